@@ -1,5 +1,6 @@
 /* comm/comm.c -- opens transports by name, and what calls over any of them share: checks, ledger, trace,
  * tickets and failures. Host calls are in comm_host.c. */
+#include "base/activity.h"
 #include "comm/mesh.h"
 #include "comm/transport.h"
 
@@ -375,6 +376,18 @@ void comm_push_join(Comm *c, int slot)
 {
     CostListener *listener = c->be->ledger.meter;
     if (c->size > 1 && listener) listener->join(listener, c->group, slot);
+}
+
+int64_t comm_wait_begin(Comm *c, bool polls)
+{
+    if (polls) activity_poll_begin();
+    return trace_begin(c->trace, trace_call(c, &(CommCall){ .kind = CALL_PUSH }, 0));
+}
+
+void comm_wait_end(Comm *c, int64_t call, bool polls)
+{
+    trace_end(c->trace, call, 0);
+    if (polls) activity_poll_end();
 }
 
 /* ---- calls ---- */

@@ -147,6 +147,10 @@ static inline void comm_recv(Comm *c, Tensor t, int from) { comm_join(comm_recv_
  * every other member. slot: of the call among those under way, below COMM_TICKETS. */
 void   comm_push_start(Comm *c, int slot, int64_t each);
 void   comm_push_join(Comm *c, int slot);
+/* Around a wait of the host for what kernels of other members write, which is a call of the group to the
+ * watchdog. polls: the thread calls activity_poll meanwhile. Returns the number of the call. */
+int64_t comm_wait_begin(Comm *c, bool polls);
+void    comm_wait_end(Comm *c, int64_t call, bool polls);
 
 /* Small calls on host memory, complete on return. out (size * bytes), by member. On fake, and once the
  * transport has failed, a gather returns this rank's own data for every member, and

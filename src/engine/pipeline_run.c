@@ -119,6 +119,17 @@ static void backward(PipeRun *w, const PipeAction *a, const PipeStep *fed)
                         fed ? recv_buffer(w, fed) : (Tensor){ 0 });
 }
 
+/* With kernels that wait for other ranks the host waits for these ranks too. */
+static Status read_losses(Engine *e, int slot, Losses *l)
+{
+    Comm   *c = e->mesh.comm[GR_etp_ep];
+    bool    waits = e->dispatch.bound && !e->be.device->host_memory;
+    int64_t call = waits ? comm_wait_begin(c, false) : 0;
+    Status  st = engine_read_slot_losses(e, slot, l);
+    if (waits) comm_wait_end(c, call, false);
+    return st;
+}
+
 /* After a backward: prefetches, and adds the losses. Of the ranks that share a micro-batch over tp and cp the
  * first counts its auxiliary losses. */
 static Status finish_micro(PipeRun *w, const PipeAction *a)
@@ -128,7 +139,7 @@ static Status finish_micro(PipeRun *w, const PipeAction *a)
     LossScales   m = loss_scales(e, w->sum, a->micro);
     if (a->micro + 1 + e->pipe.shape.extra_warmup >= w->uploaded)
         engine_prefetch(e, w->uploaded < w->n ? w->micro[w->uploaded] : w->after);
-    TRY(engine_read_slot_losses(e, a->slot, &l));
+    TRY(read_losses(e, a->slot, &l));
     w->synced = true;
     bool counts = e->mesh.at[AX_TP] == 0 && e->mesh.at[AX_CP] == 0;
     w->sum->ce  += l.ce;

@@ -19,6 +19,7 @@
 #include "ops/cpu/cpu_rows.h"
 #include "ops/peer.h"
 
+#include "base/activity.h"
 #include "base/clock.h"
 
 #include <sched.h>
@@ -104,6 +105,7 @@ static bool await(const PeerGroup *g, const int64_t *word, int64_t epoch, int me
     for (int polls = 0; __atomic_load_n(word, __ATOMIC_ACQUIRE) < epoch; polls++) {
         if (g->state[STATE_FAILED]) return false;
         if (!may_wait(g, since)) return fail_wait(g, member, channel, epoch, layer);
+        activity_poll();
         pause_wait(polls);
     }
     return true;

@@ -146,6 +146,26 @@ static Status overflowed(Dispatcher *d, bool *overflow)
                 c->world[s[STATUS_MEMBER]], b->group.timeout, (long long)s[STATUS_EPOCH]);
 }
 
+/* An op on a CPU waits for other ranks itself: its time is exposed communication, and a call to the watchdog.
+ * A GPU measures it on its own clock. */
+typedef struct HostWait { bool on; double since; int64_t call; } HostWait;
+
+static HostWait host_wait_begin(const Pass *c)
+{
+    HostWait w = { .on = c->be->device->host_memory && !c->be->sticky, .since = clock_now() };
+    if (w.on) w.call = comm_wait_begin(comm_of(c), true);
+    return w;
+}
+
+static void host_wait_end(const Pass *c, HostWait w)
+{
+    LedgerComm *l = &c->be->ledger.comm[GR_etp_ep];
+    double      took = clock_now() - w.since;
+    if (!w.on) return;
+    comm_wait_end(comm_of(c), w.call, true);
+    l->exposed += took, l->length += took;
+}
+
 /* ---- routing ---- */
 
 static void reserve(const Pass *c, const Moe *m, MoeAct *a, int64_t T)
@@ -180,8 +200,10 @@ static bool build_routing(const Pass *c, const Moe *m, MoeAct *a, Tensor kept)
     r->index[ROWS] = t_rows(r->index[ROWS], 0, kept.n[0]);
     r->index[SLOTS] = t_rows(r->index[SLOTS], 0, kept.n[0]);
     routing_scratch_mark(c);
+    HostWait wait = host_wait_begin(c);
     op_peer_route(c->be, group_of(c), a->offsets, r->index[ROWS], r->index[SLOTS], kept, host_counts,
                   m->index);
+    host_wait_end(c, wait);
     routing_scratch_note(c);
     a->R = d->row_capacity, a->charged_rows = t_count(kept) * d->etp;
     r->sent = t_count(kept);
@@ -199,20 +221,14 @@ static void charge(const Pass *c, PeerKind kind, int64_t rows, Tensor like, int6
     comm_push_start(comm_of(c), channel_of(c, kind), rows * row * group_of(c)->etp / group_of(c)->n);
 }
 
-/* On a CPU the time of an exchange is that of its ops; a GPU measures it on its own clock. */
-static void charge_time(const Pass *c, double since)
-{
-    LedgerComm *l = &c->be->ledger.comm[GR_etp_ep];
-    double      took = clock_now() - since;
-    if (c->be->device->host_memory) l->exposed += took, l->length += took;
-}
-
 static void wait_for(const Pass *c, const Route *r, const Exchange *w, PeerKind kind)
 {
     const Table *t = r->table;
-    double       since = clock_now();
-    if (!w->at_once) op_peer_wait(c->be, group_of(c), channel_of(c, kind), t->layer);
-    charge_time(c, since);
+    if (!w->at_once) {
+        HostWait wait = host_wait_begin(c);
+        op_peer_wait(c->be, group_of(c), channel_of(c, kind), t->layer);
+        host_wait_end(c, wait);
+    }
     comm_push_join(comm_of(c), channel_of(c, kind));
 }
 
@@ -221,14 +237,14 @@ static void dispatch_start(const Pass *c, const Route *r, Exchange *w, Tensor x,
     Table *t = r->table;
     int    channel = channel_of(c, PEER_DISPATCH);
     Tensor none = { 0 };
-    double since = clock_now();
+    HostWait wait = host_wait_begin(c);
     charge(c, PEER_DISPATCH, r->sent, x, t->fresh ? 8 : 0);
     op_peer_post(c->be, group_of(c), channel, rows, t->fresh ? t->gate : none,
                  t->fresh ? r->index[ORIGIN] : none, t->layer);
     op_peer_push(c->be, group_of(c), channel, x, r->index[ROWS], t->fresh ? t->weight : none, w->at_once,
                  t->layer);
     t->fresh = false;
-    charge_time(c, since);
+    host_wait_end(c, wait);
 }
 
 static void dispatch_finish(const Pass *c, const Route *r, Exchange *w, Tensor rows)
@@ -239,11 +255,11 @@ static void dispatch_finish(const Pass *c, const Route *r, Exchange *w, Tensor r
 static void return_start(const Pass *c, const Route *r, Exchange *w, Tensor rows, PeerKind kind)
 {
     const Table *t = r->table;
-    double       since = clock_now();
+    HostWait     wait = host_wait_begin(c);
     charge(c, kind, r->sent, rows, 0);
     op_peer_return(c->be, group_of(c), channel_of(c, kind), rows, r->index[ORIGIN], t->offsets, w->at_once,
                    t->layer);
-    charge_time(c, since);
+    host_wait_end(c, wait);
 }
 
 static void combine_start(const Pass *c, const Route *r, Exchange *w, Tensor rows)
