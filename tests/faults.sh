@@ -10,7 +10,7 @@
 # without the slow run. TREB_RANKS (3), TREB_TIMEOUT (2): ranks and comm.timeout.
 . tests/ranklab.sh
 kills=${TREB_KILLS:-0} stops=${TREB_STOPS:-0} freezes=${TREB_FREEZES:-1} resume=${TREB_RESUME:-first}
-limit=${TREB_TIMEOUT:-2} comm=${COMM:-mpi} device=${DEVICE:-cpu} ranks=${TREB_RANKS:-3} steps=8 slowest=0
+limit=${TREB_TIMEOUT:-2} comm=${COMM:-mpi} device=${DEVICE:-cpu} ranks=${TREB_RANKS:-3} steps=48 slowest=0
 seed=${TREB_KILL_SEED:-$RANDOM}; RANDOM=$seed
 tools=$(dirname "$treb")/tests
 has_mpi || skip "no mpirun, or a build without MPI"

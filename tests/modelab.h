@@ -110,10 +110,22 @@ static ModeSeen mode_seen[MOST];
 static int64_t  mode_said[MOST];                       /* calls to other ranks */
 static int64_t  mode_chunked[MOST];                     /* MoE layers that ran in chunks */
 
-static inline uint64_t mode_bits(const Arena *a)
+static inline uint64_t mode_bits(uint64_t h, const void *data, size_t bytes)
 {
-    uint64_t h = 0;
-    for (size_t i = 0; i + 4 <= a->used; i += 4) h = mix(h ^ *(const uint32_t *)((const char *)a->base + i));
+    for (size_t i = 0; i + 4 <= bytes; i += 4) h = mix(h ^ *(const uint32_t *)((const char *)data + i));
+    return h;
+}
+
+/* The slices of this rank, not the buffers of gathered weights: which unit is left in which of them differs
+ * between modes. */
+static inline uint64_t mode_weights(const Engine *e)
+{
+    uint64_t h = mode_bits(0, e->arena[A_OPTIM].base, e->arena[A_OPTIM].used);
+    for (int i = 0; i < e->shard.buckets; i++) {
+        const ShardBucket *b = &e->shard.bucket[i];
+        Tensor w = t_has(b->own_w) ? b->own_w : b->w;
+        h = mode_bits(h, w.data, (size_t)t_bytes(w));
+    }
     return h;
 }
 
@@ -140,7 +152,7 @@ static inline void mode_rank(Peer *p)
         if (st) note("rank %d, step %d: %s", p->rank, i, status_text());
     }
     shard_wait_weights(&e.shard);
-    seen->weights = mode_bits(&e.arena[A_PARAM]) ^ mode_bits(&e.arena[A_OPTIM]);
+    seen->weights = mode_weights(&e);
     mode_memory(&e, !c->pictures);
     mode_said[p->rank] = 0, mode_chunked[p->rank] = e.be.ledger.chunked_layers;
     for (int i = 0; i < LEDGER_GROUPS; i++) mode_said[p->rank] += e.be.ledger.comm[i].calls;
