@@ -191,12 +191,21 @@ static bool fetch_fits(const Pass *c)
     return most <= d->row_capacity && !c->be->sticky;
 }
 
+/* Whether the host must look at the counts of this pass. In evaluation no step is run again; decoding drops
+ * no assignment over capacity, so it may have more rows than any training step. */
+static bool needs_host_counts(const Pass *c)
+{
+    const Dispatcher *d = c->env->dispatcher;
+    if (c->mode == EVAL) return d->bounded || d->conf.shape.capacity > 0;
+    return d->bounded && d->host_counts;
+}
+
 static bool build_routing(const Pass *c, const Moe *m, MoeAct *a, Tensor kept)
 {
     Dispatcher *d = c->env->dispatcher;
     Route      *r = &a->route;
     Table      *t = r->table;
-    bool        host_counts = d->bounded && (d->host_counts || c->mode == EVAL);
+    bool        host_counts = needs_host_counts(c);
     r->index[ROWS] = t_rows(r->index[ROWS], 0, kept.n[0]);
     r->index[SLOTS] = t_rows(r->index[SLOTS], 0, kept.n[0]);
     routing_scratch_mark(c);
