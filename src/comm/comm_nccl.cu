@@ -162,7 +162,7 @@ static void write_progress(Comm *c, NcclQueue *q, uint32_t value)
 static void nccl_start(Comm *c, int slot, const CommCall *call)
 {
     NcclGroup *g = nccl_of(c);
-    if (c->root->sticky) return;
+    if (c->root->sticky || c->root->abort_sent) return;
     NcclQueue  *q = queue_of(c, call);
     const char *name = call_name(call->kind);
     uint32_t    number = 2 * (uint32_t)c->started;
@@ -191,7 +191,7 @@ static bool is_open(const Comm *c) { return __atomic_load_n(&nccl_of(c)->open, _
 
 static CallProgress nccl_call_progress(Comm *c, int64_t call)
 {
-    if (!is_open(c) || c->root->sticky) return CALL_FINISHED;
+    if (!is_open(c) || c->root->sticky || c->root->abort_sent) return CALL_FINISHED;
     uint32_t word = __atomic_load_n(&nccl_of(c)->progress[call % COMM_TICKETS], __ATOMIC_ACQUIRE);
     int32_t  past = (int32_t)(word - 2 * (uint32_t)call);
     return past < 1 ? CALL_QUEUED : past == 1 ? CALL_RUNNING : CALL_FINISHED;
@@ -201,7 +201,7 @@ static Status queue_error(const Comm *c, const NcclQueue *q)
 {
     const NcclLibrary *l = &nccl_of(c)->nccl->lib;
     ncclResult_t late = ncclSuccess;
-    if (!q || l->get_async_error(q->comm, &late) != ncclSuccess || late == ncclSuccess) return OK;
+    if (!q || !q->comm || l->get_async_error(q->comm, &late) != ncclSuccess || late == ncclSuccess) return OK;
     return fail(E_COMM, "NCCL: %s", l->error_string(late));
 }
 
@@ -221,11 +221,20 @@ static Status nccl_host_gather(Comm *c, void *out, const void *in, size_t bytes)
 }
 
 /* The host transport learns whether NCCL has failed: then its heartbeat may know which rank was lost. */
+/* Calls that wait for peers must end: closing waits for the device. The watchdog asks no communicator
+ * meanwhile. */
 static void nccl_abort(Comm *world, const char *why)
 {
-    Comm *host = nccl_of(world)->host;
+    Comm      *host = nccl_of(world)->host;
+    NcclWorld *w = nccl_of(world)->nccl;
     if (world->sticky) comm_stick(host, world->sticky);
     comm_abort(host, why);
+    pthread_mutex_lock(&world->trace->comms_lock);
+    for (NcclQueue *q = w->queues; q; q = q->next) {
+        if (q->comm) w->lib.abort(q->comm);
+        q->comm = NULL;
+    }
+    pthread_mutex_unlock(&world->trace->comms_lock);
 }
 
 static void nccl_watch(Comm *world, double seconds, void (*print)(void *self, const char *line), void *self)

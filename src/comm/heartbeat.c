@@ -194,7 +194,7 @@ void heartbeat_abort(Heartbeat *h, const char *why, bool lost)
     while (lost && cond_wait_until(&h->changed, &h->lock, until)) { }
     while (h->ending) cond_wait_for(&h->changed, &h->lock, 1);         /* this rank exits meanwhile */
     until = clock_now() + 1;
-    h->aborting = true;
+    h->aborting = true, h->aborted_at = clock_now();
     if (is_hub(h)) {
         snprintf(text, sizeof text, "aborted: %.500s", why);
         heartbeat_exit_all(h, 0, text);

@@ -127,7 +127,8 @@ void heartbeat_print_states(Heartbeat *h)
             name_rank(h, i, name, sizeof name);
             snprintf(line, sizeof line, "%s %s", name, words_of(h, i));
             HeartbeatPrint *print = turn ? h->print : NULL;
+            void           *self = h->self;
             pthread_mutex_unlock(&h->lock);
-            if (print) print(h->self, line);
+            if (print) print(self, line);
         }
 }

@@ -38,6 +38,7 @@ struct Heartbeat {
     double          device_failed_at;      /* when an error of this rank's device was seen; 0: none */
     bool            device_reported;       /* rank 0 knows that this rank's device has failed */
     bool            aborting, abort_acked; /* this rank has aborted and exits by itself */
+    double          aborted_at;
     int             connected;             /* ranks that have sent MSG_HELLO */
     int             left;                  /* a rank that has left in good order; -1: none */
     double          next_ping, last_turn;  /* of the thread */

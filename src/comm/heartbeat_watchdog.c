@@ -10,6 +10,7 @@
 /* Seconds that the parts of an end may take, after comm.timeout: together less than 10. */
 #define ANSWER_SECONDS 2.0
 #define SAVE_SECONDS   3.0
+#define ABORT_SECONDS  30.0             /* for a rank that has failed to close and exit with its own code */
 #define ALONE_SECONDS  8.0              /* then a rank that rank 0 does not end exits by itself */
 #define HELLO_SECONDS  5.0              /* for a connection to say which rank it is */
 #define TURN_SECONDS   2.0              /* a longer turn of the thread: the process was stopped */
@@ -125,7 +126,8 @@ static void check_silence(Heartbeat *h, double now)
         Connection *c = &h->peer[i];
         bool   unidentified = is_hub(h) && i >= h->size;
         double limit = unidentified && h->timeout > HELLO_SECONDS ? HELLO_SECONDS : h->timeout;
-        if (!is_reachable(c) || h->aborting || now - c->last_message <= limit) continue;
+        bool   left = h->aborting || (h->leaving && !is_hub(h));
+        if (!is_reachable(c) || left || now - c->last_message <= limit) continue;
         if (unidentified) { connection_close(c); continue; }
         snprintf(text, sizeof text, "sent no heartbeat for %.0f s (comm.timeout)", now - c->last_message);
         if (is_hub(h)) heartbeat_begin_end(h, i, text, false);
@@ -224,6 +226,13 @@ static void forgive_stop(Heartbeat *h, double now)
     for (int i = 0; is_hub(h) && i < h->size; i++) h->progress[i].idle = 0;
 }
 
+/* A rank that has failed may hang while it closes. */
+static void check_aborting(Heartbeat *h, double now)
+{
+    if (h->aborting && now - h->aborted_at > ABORT_SECONDS)
+        heartbeat_exit(h, "it has failed and does not close", false);
+}
+
 void heartbeat_check(Heartbeat *h)
 {
     double now = clock_now();
@@ -233,6 +242,7 @@ void heartbeat_check(Heartbeat *h)
     check_silence(h, now);
     check_left(h);
     check_leaving(h, now);
+    check_aborting(h, now);
     check_device(h, now);
     if (is_hub(h)) check_progress(h);
     else           check_alone(h, now);

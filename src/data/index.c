@@ -1,7 +1,9 @@
 /* data/index.c -- see index.h. */
 #include "data/index.h"
 
+#include "base/activity.h"
 #include "base/thread_pool.h"
+
 #include <stdlib.h>
 
 Status index_open(Index *x, int64_t samples)
@@ -144,6 +146,7 @@ Status index_pack_pass(const Index *x, const SampleConf *c, int64_t epoch, int r
     *out = (PassTotals){ 0 };
     step_packer_open(&p, &c->budget, c->data->pass, ranks, micro);
     while (!st && p.epoch == 0) {
+        activity_mark();
         if (step_packer_has_step(&p)) {
             st = step_packer_take(&p, bins);
             if (!st) totals_add(out, bins, n);

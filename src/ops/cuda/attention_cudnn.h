@@ -106,7 +106,7 @@ typedef struct Dnn {
 
 /* The plan for up to B sequences of up to S rows, built if there is none; without graph.plan cuDNN does not
  * support it. */
-Plan *plan_find(Dnn *d, const Key *key, int64_t B, int64_t S);
+Plan *plan_find(Dnn *d, const Key *key, int64_t B, int64_t S, cudaStream_t stream);
 void  plans_close(Dnn *d);
 
 #endif

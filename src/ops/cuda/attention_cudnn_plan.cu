@@ -233,7 +233,7 @@ static bool plan_serves(const Plan *p, const Key *key, int64_t B, int64_t S)
 
 }
 
-Plan *plan_find(Dnn *d, const Key *key, int64_t B, int64_t S)
+Plan *plan_find(Dnn *d, const Key *key, int64_t B, int64_t S, cudaStream_t stream)
 {
     Plan *best = NULL, **slot = &d->plans[d->built % PLANS];
     for (int i = 0; i < PLANS && d->plans[i]; i++) {
@@ -242,7 +242,7 @@ Plan *plan_find(Dnn *d, const Key *key, int64_t B, int64_t S)
     }
     if (best || !(best = (Plan *)calloc(1, sizeof *best))) return best;
     if (*slot) {
-        cudaDeviceSynchronize();                            /* an execution may still use the plan */
+        cudaStreamSynchronize(stream);                      /* an execution may still use the plan */
         graph_close(&(*slot)->graph);
         free(*slot);
     }

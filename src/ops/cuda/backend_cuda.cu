@@ -43,7 +43,7 @@ static const char *local_rank(void)
  * A process that a launcher started loads all kernels at once. */
 static void set_environment(void)
 {
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16", 0);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     if (local_rank()) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
@@ -130,6 +130,8 @@ static void cuda_close(Backend *be)
     dnn_close(c);
     lt_close(c);
     if (c->ws) cudaFree(c->ws);
+    for (int i = 0; i < c->retired_n; i++) cudaFree(c->retired[i]);
+    free(c->retired);
     if (c->tile_counter) cudaFree(c->tile_counter);
     for (int i = 0; i < c->marks_cap; i++)
         if (c->mark[i].event) cudaEventDestroy(c->mark[i].event);
@@ -332,15 +334,21 @@ static void cuda_pin(void *p, size_t bytes, bool on)
     if (e != cudaSuccess) cudaGetLastError();
 }
 
+/* cudaFree waits for the whole device, also for a call that waits for another rank: a workspace that is too
+ * small is kept until the backend closes. */
+static void retire_workspace(Cuda *c)
+{
+    if (c->ws && GROW(c->retired, c->retired_cap, c->retired_n + 1)) c->retired[c->retired_n++] = c->ws;
+    c->ws = NULL, c->ws_bytes = 0;
+}
+
 void *cuda_workspace(Backend *be, size_t bytes)
 {
     Cuda *c = cuda_of(be);
     if (bytes > c->ws_needed) c->ws_needed = bytes;
     if (be->preparing) return NULL;
     if (bytes > c->ws_bytes) {
-        cuda_stick(be, cudaStreamSynchronize(c->stream), "workspace");
-        cudaFree(c->ws);
-        c->ws = NULL, c->ws_bytes = 0;
+        retire_workspace(c);
         Status st = take_memory(bytes, &c->ws);
         if (!st) c->ws_bytes = bytes;
         else if (!be->sticky) be->sticky = wrap(st, "workspace of an op");

@@ -103,7 +103,8 @@ static void add_to_ledger(Backend *be, const CommClock *k, const Span *s)
     LedgerComm *l = &be->ledger.comm[s->group];
     double took = seconds(be, s);
     if (!s->wait || s->push)       l->length += took;
-    else if (took > k->empty_wait) l->exposed += took - k->empty_wait;
+    if (s->push)                   l->exposed += took;
+    else if (s->wait && took > k->empty_wait) l->exposed += took - k->empty_wait;
 }
 
 void comm_clock_read(Backend *be)

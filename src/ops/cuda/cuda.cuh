@@ -29,6 +29,8 @@ typedef struct Cuda {
     char         name[64];
     void        *ws;                  /* scratch of one op; the next op overwrites it */
     size_t       ws_bytes, ws_needed;
+    void       **retired;             /* workspaces that were too small */
+    int          retired_n, retired_cap;
     CudaMark    *mark;                /* ends of model parts since the last sync */
     int          marks, marks_cap;
     CommClock   *comm_clock;          /* NULL: no transport measures calls on the device's clock */
