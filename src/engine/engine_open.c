@@ -281,18 +281,25 @@ static Status open_parts(Engine *e, const ModelShape *s, bool slots_by_chunk)
     return open_slots(e);
 }
 
+/* What may fail on one rank alone fails on all: the others would wait for it in the next call. */
+static Status agree(const EngineConf *conf, const EnginePlan *plan, Status mine)
+{
+    Comm *world = conf->ranks.world;
+    return plan->slots && world ? comm_agree(world, mine) : mine;
+}
+
 Status engine_open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend,
                       bool byte_pixels, const EnginePlan *plan)
 {
     e->conf = *conf, e->byte_pixels = byte_pixels;
-    TRY(backend_open(&e->be, backend));
+    TRY(agree(conf, plan, backend_open(&e->be, backend)));
     e->be.repeat = conf->deterministic, e->be.reserved_sms = conf->reserved_sms;
     TRY(open_mesh(e, !plan->slots));
     TRY(open_parts(e, s, plan->slots_by_chunk));
     if (engine_overlaps(e)) TRY(coroutine_open(&e->coroutine));
     e->be.shares = e->dispatch.ops && e->dispatch.row->one_node &&
                    peer_memory_shares(e->mesh.comm[GR_etp_ep]);
-    TRY(open_arenas(e, plan));
+    TRY(agree(conf, plan, open_arenas(e, plan)));
     touch_arenas(e);
     TRY(lay_out(e));
     return backend_sync(&e->be);
