@@ -10,10 +10,12 @@ unset OMP_NUM_THREADS
 has_mpi || skip "no mpirun, or a build without MPI"
 small_moe
 
+# Steps are long enough for a fault to come before the run is over.
 launch() {                               # launch options of launch... -- overrides...: its output in $tmp/out
     local options=(); while [ "$1" != -- ]; do options+=("$1"); shift; done; shift
     timeout -k 5 "${RANK_LIMIT:-240}" "$treb" launch "${options[@]}" train /dev/null "${recipe[@]}" \
-        train.max_steps="$steps" checkpoint.save_steps=2 checkpoint.save_total_limit=2 "$@" >"$tmp/out" 2>&1
+        train.global_tokens=6144 train.max_steps="$steps" checkpoint.save_steps=2 \
+        checkpoint.save_total_limit=2 "$@" >"$tmp/out" 2>&1
 }
 ends_with() { local code=$1; shift; launch "$@"; [ $? -eq "$code" ]; }
 said()      { grep -aq -- "$1" "$tmp/out"; }
