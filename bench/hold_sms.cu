@@ -22,8 +22,8 @@ __device__ inline uint64_t nanoseconds()
     return t;
 }
 
-/* Waits in the way that disturbs others least: reads of host memory would slow the SM that shares its path to
- * memory with this one about twentyfold. */
+/* The flag is in device memory: while these blocks read one in host memory, kernels beside them took 2 to 20
+ * times as long, which says nothing about the SMs that are held. */
 __global__ void spin(volatile int *end, volatile int *begun)
 {
     uint64_t from = nanoseconds();
