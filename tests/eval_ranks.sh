@@ -6,6 +6,7 @@
 . tests/ranklab.sh
 has_mpi || skip "no mpirun, or a build without MPI"
 backend=${TREB_GPU_BACKEND:-cpu} comm=${TREB_RANK_COMM:-mpi}
+[ "$backend" != cuda ] || start_mps
 small_moe
 recipe+=(model.dtype=float32 device.backend="$backend")
 as_rank='exec "$0" "$@"'
@@ -52,10 +53,14 @@ during() {                               # during NAME RANKS overrides...
 
 planned() {                              # bytes of rank 0 by treb plan, on the layout of the last run
     "$treb" plan /dev/null "${recipe[@]}" train.global_tokens=512 "data.eval=[$tmp/questions.jsonl]" \
-        eval.max_new_tokens=6 --ranks 4 --json "$@" 2>/dev/null | grep -m1 -o '"device_bytes": [0-9]*'
+        eval.max_new_tokens=6 comm.kind="$comm" --ranks 4 --json "$@" 2>/dev/null |
+        grep -m1 -o '"device_bytes": [0-9]*'
 }
 reserved() {                             # the same by the run's own plan.json: arenas are six columns in
-    awk -F '[:,]' '/^      "bytes"/ { n += $2 } END { print "\"device_bytes\": " n }' "$1/plan.json"
+    awk -F '[:,]' -v gpu="$backend" '
+        /^      "name"/  { host = $2 == "\"host\"" && gpu != "cpu" }
+        /^      "bytes"/ { if (!host) n += $2 }
+        END              { print "\"device_bytes\": " n }' "$1/plan.json"
 }
 during pp2-ep2-zero3 4 parallel.pp=2 parallel.ep=2 parallel.zero=3
 check "the plan has the bytes of the run, with those of decoding" \

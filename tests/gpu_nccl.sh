@@ -2,9 +2,9 @@
 # Layouts over NCCL, with ranks that share one GPU: each has the losses of one rank at every step. NCCL takes
 # ranks of one GPU for ranks of several hosts, because each has a NCCL_HOSTID of its own, and connects them by
 # sockets over loopback. Part of gpu.sh. TREB_GPU_BACKEND=cpu runs the layouts over MPI, which tests the test.
-# LAYOUTS=pp runs those whose name contains pp; JOBS layouts run at a time.
+# LAYOUTS=pp runs those whose name contains pp; layouts of up to RANKS ranks run at a time.
 . tests/ranklab.sh
-gpu=${TREB_GPU_BACKEND:-cuda} steps=${TREB_RANK_STEPS:-8} jobs=${JOBS:-3} comm=nccl
+gpu=${TREB_GPU_BACKEND:-cuda} steps=${TREB_RANK_STEPS:-8} at_once=${RANKS:-10} comm=nccl
 [ "$gpu" = cuda ] || comm=mpi
 has_mpi || skip "no mpirun, or a build without MPI"
 small_moe
@@ -18,15 +18,6 @@ images=(model.preset="$tmp/vl.json" "data.train=[$tmp/set/train.jsonl]" data.max
         moe.aux_loss_type=micro_batch checkpoint.hf=none optim.adam_epsilon=1e-5)
 lora=(lora.rank=8 lora.target_modules=[all-linear] optim.learning_rate=0.01)
 
-# Many processes share a GPU faster under MPS than in time slices. MPS has a limited number of hardware queues
-# for all of them.
-start_mps() {
-    [ "$gpu" = cuda ] && [ -z "${TREB_NO_MPS:-}" ] || return 0
-    command -v nvidia-cuda-mps-control >/dev/null || return 0
-    export CUDA_MPS_PIPE_DIRECTORY=$tmp/mps CUDA_MPS_LOG_DIRECTORY=$tmp/mps CUDA_DEVICE_MAX_CONNECTIONS=8
-    mkdir -p "$tmp/mps" && nvidia-cuda-mps-control -d >"$tmp/out" 2>&1 || return 0
-    trap 'echo quit | nvidia-cuda-mps-control >/dev/null 2>&1; rm -rf "$tmp"' EXIT
-}
 # A rank with the environment that NCCL needs to share a GPU.
 as_rank='export NCCL_HOSTID=h$OMPI_COMM_WORLD_RANK NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1
     export NCCL_SHM_DISABLE=1; exec "$0" "$@"'
@@ -42,7 +33,7 @@ train() {                                # train FOLDER RANKS MODEL TOKENS overr
 }
 rows=()
 layout() { rows+=("$*"); }               # layout NAME RANKS MODEL TOKENS overrides...
-adapted=("${text[@]}" "${lora[@]}")
+adapted=("${text[@]}" "${lora[@]}") peer=moe.dispatcher=peer
 
 # name               ranks model tokens  overrides; a micro-batch has 128 tokens of text or 256 with pictures
 layout dp2              2 text    512
@@ -50,20 +41,22 @@ layout dp4              4 text    512
 layout zero1            2 text    512  parallel.zero=1
 layout zero2            2 text    512  parallel.zero=2
 layout zero3            2 text    512  parallel.zero=3
-layout zero3-ep2        4 text    512  parallel.zero=3 parallel.ep=2
+layout zero3-ep2        4 text    512  parallel.zero=3 parallel.ep=2 $peer
 layout tp2              2 text    256  parallel.tp=2
-layout tp4-ep4          4 text    256  parallel.tp=4 parallel.ep=4
+layout tp4-ep4          4 text    256  parallel.tp=4 parallel.ep=4 $peer
 layout tp2-dp2          4 text    512  parallel.tp=2 parallel.zero=2
 layout cp2-p2p          2 text    256  parallel.cp=2 parallel.cp_comm=p2p
 layout cp2-a2a          2 text    256  parallel.cp=2 parallel.cp_comm=a2a
 layout cp2-gather       2 text    256  parallel.cp=2 parallel.cp_comm=all_gather
 layout cp4-a2a+p2p      4 text    256  parallel.cp=4 parallel.cp_comm=a2a+p2p parallel.cp_sizes=[2,2]
 layout ep2-alltoall     2 text    512  parallel.ep=2 moe.dispatcher=alltoall
+layout ep4-peer         4 text    512  parallel.ep=4 $peer
+layout ep2-peer-full    2 text    512  parallel.ep=2 memory.recompute=[full] $peer
 layout ep4-deepep       4 text    512  parallel.ep=4 moe.dispatcher=deepep comm.ranks_per_node=2
 layout ep4-hybridep     4 text   1024  parallel.ep=4 moe.dispatcher=hybridep comm.ranks_per_node=2 \
        moe.overlap=true
 layout ep4-chunked      4 text    512  parallel.ep=4 moe.dispatcher=alltoall moe.rank_capacity=1
-layout etp2-ep2         4 text    512  parallel.etp=2 parallel.ep=2
+layout etp2-ep2         4 text    512  parallel.etp=2 parallel.ep=2 $peer
 layout pp2-1            2 text    128  parallel.pp=2
 layout pp2-2            2 text    256  parallel.pp=2
 layout pp2-8            2 text   1024  parallel.pp=2
@@ -77,19 +70,19 @@ layout pp4-8            4 text   1024  parallel.pp=4
 layout pp4-vpp3-4       4 text    512  parallel.pp=4 parallel.vpp=3
 layout pp4-vpp3         4 text   1024  parallel.pp=4 parallel.vpp=3
 layout pp2-zero2        4 text    512  parallel.pp=2 parallel.zero=2
-layout pp2-zero3-ep2    4 text    512  parallel.pp=2 parallel.zero=3 parallel.ep=2
-layout pp2-tp2-ep2      4 text    512  parallel.pp=2 parallel.tp=2 parallel.ep=2
+layout pp2-zero3-ep2    4 text    512  parallel.pp=2 parallel.zero=3 parallel.ep=2 $peer
+layout pp2-tp2-ep2      4 text    512  parallel.pp=2 parallel.tp=2 parallel.ep=2 $peer
 layout pp2-cp2-ep2      4 text    512  parallel.pp=2 parallel.cp=2 parallel.ep=2 moe.dispatcher=deepep
 layout pp2-vpp2-ep2     4 text   1024  parallel.pp=2 parallel.vpp=2 parallel.ep=2 moe.overlap=true
-layout lora-pp2-ep2     4 adapted 512  parallel.pp=2 parallel.ep=2
+layout lora-pp2-ep2     4 adapted 512  parallel.pp=2 parallel.ep=2 $peer
 layout lora-zero3-tp2   4 adapted 512  parallel.zero=3 parallel.tp=2
 layout images-dp2       2 images  512
-layout images-tp2-ep2   2 images  512  parallel.tp=2 parallel.ep=2
+layout images-tp2-ep2   2 images  512  parallel.tp=2 parallel.ep=2 $peer
 layout images-cp2       2 images  512  parallel.cp=2
 layout images-zero3     2 images  512  parallel.zero=3
 layout images-pp2       2 images  512  parallel.pp=2
 layout images-pp3-vpp2  3 images  768  parallel.pp=3 parallel.vpp=2
-layout images-pp2-ep2   4 images  512  parallel.pp=2 parallel.ep=2
+layout images-pp2-ep2   4 images  512  parallel.pp=2 parallel.ep=2 $peer
 
 try_layout() {                           # writes $tmp/NAME.result: ok, or what failed
     local name=$1 n=$2 model=$3 tokens=$4 began=$SECONDS; shift 4
@@ -98,32 +91,47 @@ try_layout() {                           # writes $tmp/NAME.result: ok, or what 
         echo "has other losses than one rank: $(head -n 1 "$tmp/$name.diff")" >"$tmp/$name.result"
     else echo "ok $((SECONDS - began)) s" >"$tmp/$name.result"; fi
 }
-run_all() {                              # run_all command rows...: `jobs` at a time
-    local command=$1 row; shift
+declare -A running                       # ranks by process id
+wait_for_ranks() {                       # wait_for_ranks N: until N ranks more are at most `at_once`
+    local pid sum
+    while :; do
+        sum=$1
+        for pid in "${!running[@]}"; do
+            if kill -0 "$pid" 2>/dev/null; then sum=$((sum + running[$pid])); else unset "running[$pid]"; fi
+        done
+        [ "$sum" -gt "$at_once" ] || return 0
+        wait -n
+    done
+}
+run_all() {                              # run_all command rows...: the second word of a row is its ranks
+    local command=$1 row ranks; shift
     for row in "$@"; do
-        while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+        read -r _ ranks _ <<<"$row"
+        wait_for_ranks "$ranks"
         set -f                           # a layout may contain *
         # shellcheck disable=SC2086
         $command $row &
         set +f
+        running[$!]=$ranks
     done
     wait
 }
-reference() { train "$tmp/one-$1-$2" 1 "$1" "$2"; }
+reference() { train "$tmp/one-$1-$3" 1 "$1" "$3"; }            # reference MODEL 1 TOKENS
 picked=()
 for row in "${rows[@]}"; do case ${row%% *} in *"${LAYOUTS:-}"*) picked+=("$row");; esac; done
-start_mps
-mapfile -t references < <(printf '%s\n' "${picked[@]}" | awk '{ print $3, $4 }' | sort -u)
+[ "$gpu" != cuda ] || [ -n "${TREB_NO_MPS:-}" ] || start_mps
+mapfile -t references < <(printf '%s\n' "${picked[@]}" | awk '{ print $3, 1, $4 }' | sort -u)
 run_all reference "${references[@]}"
-if ! grep -q . "$tmp/one-${references[0]/ /-}/metrics.jsonl" 2>/dev/null; then
-    cat "$tmp/one-${references[0]/ /-}.log" | tail -n 3; skip "no GPU, or one rank does not run"
+first=$tmp/one-${references[0]/ 1 /-}
+if ! grep -q . "$first/metrics.jsonl" 2>/dev/null; then
+    tail -n 3 "$first.log"; skip "no GPU, or one rank does not run"
 fi
 run_all try_layout "${picked[@]}"
 for row in "${picked[@]}"; do
     name=${row%% *}
-    grep -v -e '^---' -e '^$' -e mpirun "$tmp/$name.log" | tail -n 12 >"$tmp/out"
+    cp "$tmp/$name.log" "$tmp/out"
     check "$name $(cat "$tmp/$name.result")" grep -q '^ok' "$tmp/$name.result"
     [ -z "${VERBOSE:-}" ] || echo "  $name $(cat "$tmp/$name.result")" \
-        "$(grep -o '[0-9]* communicators took [0-9.]* MiB' "$tmp/$name.log" | head -n 1)"
+        "$(grep -oE 'dispatch +[a-z]+|[0-9]* communicators took [0-9.]* MiB' "$tmp/$name.log" | tr '\n' ' ')"
 done
 report

@@ -35,13 +35,7 @@ bits() {                                 # bits NAME RANKS overrides...: peer ha
 }
 
 has_mpi || skip "no mpirun, or a build without MPI"
-if [ "${PEER_MPS:-0}" = 1 ] && command -v nvidia-cuda-mps-control >/dev/null; then
-    export CUDA_MPS_PIPE_DIRECTORY=$tmp/mps CUDA_MPS_LOG_DIRECTORY=$tmp/mps-log
-    export CUDA_DEVICE_MAX_CONNECTIONS=8               # MPS has a limited number for all processes
-    mkdir -p "$tmp/mps" "$tmp/mps-log"
-    nvidia-cuda-mps-control -d
-    trap 'echo quit | nvidia-cuda-mps-control; rm -rf "$tmp"' EXIT
-fi
+[ "$gpu" != cuda ] || [ "${PEER_MPS:-0}" != 1 ] || start_mps
 by=() like=one
 train "$tmp/one" comm.kind=self; rc=$?
 if [ $rc -eq 5 ] || grep -q "not in this build" "$tmp/out"; then skip "$(tail -n 1 "$tmp/out")"; fi

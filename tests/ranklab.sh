@@ -8,12 +8,28 @@ export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0         # MPI does not free
 check() {                                # check WHAT command...: counts, and prints what failed
     local what=$1; shift
     if "$@"; then passed=$((passed + 1)); return; fi
-    failed=$((failed + 1)); echo "  FAIL $what"; tail -qn 6 "$tmp"/out* | cut -c -300 | sed 's/^/    /'
+    failed=$((failed + 1)); echo "  FAIL $what"; last_lines 6 | cut -c -300 | sed 's/^/    /'
+}
+last_lines() {                           # last_lines N: of each output, without those of mpirun
+    local file
+    for file in "$tmp"/out*; do
+        grep -av -e '^ *-*$' -e '^mpirun' -e 'job to be terminated' -e 'Process name' -e 'Exit code' "$file" |
+            tail -n "$1"
+    done
 }
 report() { echo "lab: $passed passed, $failed failed, ${1:-0} skipped"; [ "$failed" -eq 0 ]; exit; }
 skip()   { echo "  skip $(basename "$0"): $*"; report 1; }
 now_ms() { echo $(($(date +%s%N) / 1000000)); }
 pause()  { sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"; }     # milliseconds
+
+# Many processes share a GPU faster under MPS than in time slices. MPS has a limited number of hardware queues
+# for all of them: of 20 ranks some find the GPU busy or unavailable. A client that is killed ends others.
+start_mps() {
+    command -v nvidia-cuda-mps-control >/dev/null || return 0
+    export CUDA_MPS_PIPE_DIRECTORY=$tmp/mps CUDA_MPS_LOG_DIRECTORY=$tmp/mps CUDA_DEVICE_MAX_CONNECTIONS=8
+    mkdir -p "$tmp/mps" && nvidia-cuda-mps-control -d >"$tmp/out" 2>&1 || return 0
+    trap 'echo quit | nvidia-cuda-mps-control >/dev/null 2>&1; rm -rf "$tmp"' EXIT
+}
 
 has_mpi() { command -v mpirun >/dev/null && "$treb" doctor 2>&1 | grep -q mpi; }
 

@@ -104,7 +104,7 @@ static Status open_counter(Cuda *c)
     return OK;
 }
 
-static Status open_card(Cuda *c)
+static Status open_gpu(Cuda *c)
 {
     cudaDeviceProp p;
     TRY(check(cudaGetDeviceProperties(&p, cuda_own_gpu()), "reading the GPU's properties"));
@@ -152,7 +152,7 @@ static Status cuda_open(Backend *be)
     Cuda *c = (Cuda *)calloc(1, sizeof *c);
     if (!c) return fail(E_FIT, "no memory");
     be->priv  = c;
-    Status st = open_card(c);
+    Status st = open_gpu(c);
     if (st) cuda_close(be);
     return st;
 }
@@ -475,6 +475,12 @@ static void cuda_describe(char *out, size_t n)
     if (p.major != GPU_MAJOR) {
         snprintf(out, n, "%s has compute capability %d.%d, this build is for 9.0 (H100, H200)", p.name,
                  p.major, p.minor);
+        return;
+    }
+    size_t left = 0, all = 0;
+    cudaError_t e = cudaMemGetInfo(&left, &all);
+    if (e != cudaSuccess) {
+        snprintf(out, n, "%s cannot be opened: %s", p.name, cudaGetErrorString(e));
         return;
     }
     cudaDriverGetVersion(&driver);
