@@ -94,7 +94,7 @@ static void run_route_bwd(void *p)
 {
     Case *c = p;
     op_router_bwd(c->s->be, c->t[0], c->t[1], c->t[8], c->t[7], c->t[6], c->t[9], (Tensor){ 0 },
-                  (Tensor){ 0 }, 0.0f, true);
+                  (Tensor){ 0 }, factor(0.0f), true);
 }
 static void make_permute(Case *c)
 {
@@ -254,12 +254,12 @@ static void run_ce(void *p)
 {
     Case *c = p;
     op_ce_part(c->s->be, c->t[5], c->t[0], c->t[2], 0);
-    op_ce_join(c->s->be, c->t[3], c->t[1], (Tensor){ 0 }, c->t[5], c->t[2], 1.0f);
+    op_ce_join(c->s->be, c->t[3], c->t[1], (Tensor){ 0 }, c->t[5], c->t[2], factor(1.0f));
 }
 static void run_ce_bwd(void *p)
 {
     Case *c = p;
-    op_ce_bwd(c->s->be, c->t[4], c->t[0], c->t[1], c->t[2], 0, 1.0f);
+    op_ce_bwd(c->s->be, c->t[4], c->t[0], c->t[1], c->t[2], 0, factor(1.0f));
 }
 
 static void make_adam(Case *c)
@@ -273,7 +273,7 @@ static void run_adam(void *p)
 {
     Case *c = p;
     op_adamw(c->s->be, c->t[4], c->s->d == F32 ? (Tensor){ 0 } : c->t[0], c->t[1], c->t[2], c->t[3],
-             (Tensor){ 0 }, (AdamW){ 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0f, 3 });
+             (Tensor){ 0 }, (AdamW){ 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0f, 3, NULL });
 }
 
 static void make_squares(Case *c)

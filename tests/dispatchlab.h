@@ -179,7 +179,7 @@ static void layer_batch(Layer *l, const Case *k, int rank)
     }
     l->batch = (Batch){ .T = T, .real = all, .groups = 1, .group = t1(&l->act, "group", I32, T) };
     op_fill(&l->be, l->batch.group, 0.0f);
-    l->aux = (Aux){ .z_coeff = 0.01f, .first = 5 };
+    l->aux = (Aux){ .z = factor(0.01f / (float)all), .first = 5 };
     l->aux.count = t3(&l->act, "stat", F32, 1, 1, E), l->aux.prob = t3(&l->act, "stat", F32, 1, 1, E);
     l->aux.coef  = t3(&l->act, "stat", F32, 1, 1, E), l->aux.zsum = t1(&l->act, "stat", F32, 1);
     for (int i = 0; i < E; i++) v[i] = 0.02f * value(20, i);

@@ -18,6 +18,13 @@ static Tensor out_of(DType d, int64_t rows, int64_t cols, Layout l, int flags)
     return c;
 }
 
+static const uint64_t *any_seed(void)
+{
+    uint64_t *at = t1(&num_.a, "lab", F64, 1).data;
+    *at = (uint64_t)num_below(1 << 30) << 20;
+    return at;
+}
+
 /* Half the calls have no dropout; of the others most begin at a multiple of `on` columns, as the fast kernels
  * need. */
 static Dropout any_drop(int64_t on)
@@ -25,7 +32,7 @@ static Dropout any_drop(int64_t on)
     if (maybe()) return (Dropout){ 0 };
     return (Dropout){ (float[]){ 0.05f, 0.3f, 0.5f, 0.9f }[num_below(4)], (uint64_t)num_below(1 << 20) << 30,
                    (uint64_t)num_below(99) << 35, num_below(1 << 20),
-                   num_below(4) ? on * num_below(9) : num_below(99) };
+                   num_below(4) ? on * num_below(9) : num_below(99), maybe() ? any_seed() : NULL };
 }
 
 /* Operands of a product in NT or NN, with weights of each expert or one for all. */
@@ -216,12 +223,13 @@ static void dense_dropped(void)
         int64_t T = any_size(1, 900), D = 8 * any_size(1, 150);
         int64_t r = maybe() ? 8 * any_size(1, 24) : any_size(1, 70);
         Layout  l = maybe() ? DENSE : STRIDED;
-        Dropout    d = { 0.25f, 7, 1 + (uint64_t)i, any_size(0, 5000), i % 3 ? 0 : 8 * any_size(0, 50) };
+        int64_t    col = i % 3 ? 0 : 8 * any_size(0, 50);
+        Dropout    d = { 0.25f, 7, 1 + (uint64_t)i, any_size(0, 5000), col, NULL };
         dense(GEMM_NT, T, r, D, BF16, any_float(), l, 2.5f, d);
         dense(GEMM_TN | (maybe() ? GEMM_ACC : 0), r, D, T, BF16, F32, l, 1, d);
         dense(GEMM_NN | GEMM_ACC, T, D, r, BF16, any_float(), l, i % 2 ? 1 : 0.5f, d);
     }
-    Dropout d = { 0.05f, 1, 2, 3, 0 };
+    Dropout d = { 0.05f, 1, 2, 3, 0, NULL };
     dense(GEMM_NT, 1500, 48, 2048, BF16, BF16, DENSE, 2, d);
     dense(GEMM_TN | GEMM_ACC, 16, 4304, 1500, BF16, F32, DENSE, 1, d);
     dense(GEMM_NN | GEMM_ACC, 1500, 4304, 16, BF16, BF16, DENSE, 1, d);

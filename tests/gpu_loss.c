@@ -93,7 +93,7 @@ static void loss_of(int64_t n, int64_t V, DType d, float spread, int slices)
     fresh();
     Tensor  logits = gpu_normal(in2(d, n, V, any_layout()), 0, spread), labels = labels_of(n, V);
     Tensor  parts = gpu_new(F64, 2, (int64_t[]){ slices * n, 3 }, DENSE, 0xff);
-    float   scale = 1.0f / (float)(n + 1);
+    Factor  scale = any_factor(1.0f / (float)(n + 1));
     int64_t wide = V / slices + (slices > 1), from = 0;
     for (int i = 0; i < slices; i++, from += wide) {
         int64_t cols = from >= V ? 0 : V - from < wide ? V - from : wide;

@@ -68,7 +68,7 @@ static void choices_backward(void)
             Tensor group = by_group ? int_below(T, -1, G) : none;
             Tensor coef = k & 4 ? in2(F32, by_group ? G : 1, E, any_layout()) : none;
             Tensor dlogits = out2(any_float(), T, E, any_layout());
-            float  zcoef = maybe() ? 0.01f : 0;
+            Factor zcoef = any_factor(maybe() ? 0.01f : 0);
             at_least(dlogits, 0.01);
             CALL(router_bwd, dlogits, dweight, r.weight, r.idx, r.logits, r.lse, coef, group, zcoef, renorm);
         }
@@ -93,15 +93,16 @@ static void statistics(void)
             Tensor out = out2(F32, 1, 3, DENSE), len = int_below(G, 0, 40),
                    coef = num_below(4) ? out3(F32, L, G, E, DENSE) : none;
             int64_t K = sizes[i].K;
+            Factor  coeff = any_factor(0.01f);
             len.dtype = F32; /* tokens per group; an empty one now and then */
             for (int64_t g = 0; g < G; g++) ((float *)len.data)[g] = (float)((int32_t *)len.data)[g];
             zsum = t_as2(zsum, L, 1);
-            CALL(aux_loss, out, coef, count, prob, zsum, len, forms[k], K, 0.01f);
+            CALL(aux_loss, out, coef, count, prob, zsum, len, forms[k], K, coeff);
         }
     fresh();
     Tensor out = out2(F32, 1, 3, DENSE), zsum = in2(F32, 1, 2, DENSE), len = in2(F32, 1, 3, DENSE);
     gpu_normal(len, 5, 0);
-    CALL(aux_loss, out, none, none, none, zsum, len, AUX_NONE, 2, 0.5f);
+    CALL(aux_loss, out, none, none, none, zsum, len, AUX_NONE, 2, factor(0.5f));
 }
 
 /* Selected experts: evenly, by Zipf's law, always the same one, or indices out of range. */

@@ -62,6 +62,13 @@ static Tensor split_rest(int64_t n)
     return t;
 }
 
+static const AdamStep *in_memory(AdamW h)
+{
+    AdamStep *at = t1(&num_.a, "lab", U8, sizeof *at).data;
+    *at = adam_step(&h);
+    return at;
+}
+
 /* Bits: 1 a bf16 weight (with its master), 2 an f32 master, of a bf16 weight a split one, 4 a bf16 m, 8 a
  * bf16 v, 16 the norm, 32 clip. */
 static void update(int64_t n, unsigned kind, int64_t step)
@@ -82,6 +89,7 @@ static void update(int64_t n, unsigned kind, int64_t step)
                 .max_norm = kind & 32 ? 1.0f : 0.0f,
                 .step     = step };
     if (t_has(norm)) exact(norm);
+    if (kind % 3 == 1) h.now = in_memory(h);
     CALL(adamw, w, master, m, v, g, norm, h);
 }
 

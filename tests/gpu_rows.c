@@ -78,9 +78,10 @@ static void mixes(void)
             Tensor a = in2(F32, sizes[i].T, sizes[i].D, DENSE), b = in2(F32, sizes[i].T, sizes[i].D, DENSE);
             Tensor y = out2(F32, sizes[i].T, sizes[i].D, DENSE);
             if (c[k][0] == 0 && t_count(a)) memset(a.data, 0xff, (size_t)t_bytes(a));      /* left unread */
-            CALL(mix, y, a, b, c[k][0], c[k][1]);
+            CALL(mix, y, a, b, factor(c[k][0]), factor(c[k][1]));
             output(b);
-            CALL(mix, b, y, b, 0.25f, c[k][1]);
+            Factor quarter = any_factor(0.25f);
+            CALL(mix, b, y, b, quarter, factor(c[k][1]));
         }
 }
 

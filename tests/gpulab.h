@@ -173,15 +173,25 @@ static inline Segments on_gpu_segments(Segments s)
     s.kv_used = on_gpu_tensor(s.kv_used);
     return s;
 }
+static inline const void *on_gpu_address(const void *p)
+{
+    return p ? gpu_.a.base + ((const char *)p - num_.a.base) : NULL;
+}
+static inline Dropout on_gpu_dropout(Dropout x)
+{
+    x.base = on_gpu_address(x.base);
+    return x;
+}
 static inline LoraTerm     on_gpu_lora(LoraTerm t)
 {
     t.low_rank = on_gpu_tensor(t.low_rank), t.w = on_gpu_tensor(t.w);
+    t.dropout = on_gpu_dropout(t.dropout);
     return t;
 }
-static inline Dropout     on_gpu_dropout(Dropout x)         { return x; }
+static inline Factor   on_gpu_factor(Factor x)     { x.at = on_gpu_address(x.at); return x; }
 static inline float    on_gpu_float(float x)       { return x; }
 static inline int64_t  on_gpu_long(int64_t x)      { return x; }
-static inline AdamW    on_gpu_adamw(AdamW x)       { return x; }
+static inline AdamW    on_gpu_adamw(AdamW x)       { x.now = on_gpu_address(x.now); return x; }
 static inline const Addends *on_gpu_list(const Addends *s)
 {
     gpu_.list = *s;
@@ -190,8 +200,8 @@ static inline const Addends *on_gpu_list(const Addends *s)
 }
 #define ON_GPU(x)                                                                                  \
     _Generic((x), Tensor: on_gpu_tensor, Segments: on_gpu_segments, AdamW: on_gpu_adamw,               \
-             LoraTerm: on_gpu_lora, Dropout: on_gpu_dropout, const Addends *: on_gpu_list,             \
-             float: on_gpu_float, double: on_gpu_float, default: on_gpu_long)(x)
+             LoraTerm: on_gpu_lora, Factor: on_gpu_factor, Dropout: on_gpu_dropout,                    \
+             const Addends *: on_gpu_list, float: on_gpu_float, double: on_gpu_float, default: on_gpu_long)(x)
 
 static inline void say(const char *fmt, ...)
 {
@@ -229,11 +239,20 @@ static inline int say_list(const Addends *s)
     return 0;
 }
 static inline int say_adamw(AdamW h)    { return say(" step %lld", (long long)h.step), 0; }
+static inline int say_factor(Factor x)  { return say(" %g", (double)factor_value(x)), 0; }
+/* By value or by address. */
+static inline Factor any_factor(float value)
+{
+    float *at = t1(&num_.a, "lab", F32, 1).data;
+    *at = value;
+    return num_below(2) ? factor_at(at) : factor(value);
+}
 static inline int say_float(float x)    { return say(" %g", (double)x), 0; }
 static inline int say_long(int64_t x)   { return say(" %lld", (long long)x), 0; }
 #define SAY(x)                                                                                     \
     _Generic((x), Tensor: say_tensor, Segments: say_segments, AdamW: say_adamw, LoraTerm: say_lora,    \
-             Dropout: say_dropout, const Addends *: say_list, float: say_float, double: say_float,     \
+             Dropout: say_dropout, Factor: say_factor, const Addends *: say_list,                      \
+             float: say_float, double: say_float,                                                      \
              default: say_long)(x)
 
 #define MAP1(f, a)       f(a)

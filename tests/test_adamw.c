@@ -286,7 +286,10 @@ static void any_rank_and_threads(void)
         omp_set_num_threads(i ? many : 1);
         for (int64_t j = 0; j < t_count(v); j++) put(v, j, fabsf(get(v, j)));
         w[i] = num_copy(g, BF16);
-        op_adamw(BE, w[i], p, m, v, g, none, h);
+        AdamStep now = adam_step(&h);
+        AdamW    by_address = h;
+        by_address.now = &now, by_address.lr = NAN, by_address.step = 99;
+        op_adamw(BE, w[i], p, m, v, g, none, i ? by_address : h);
     }
     EXPECT(!memcmp(w[0].data, w[1].data, (size_t)t_bytes(w[0])), "threads change the step");
     num_clear();

@@ -46,7 +46,7 @@ static void stats(Case *c)
 
 static void loss(Case *c)
 {
-    op_aux_loss(BE, c->out, c->coef, c->count, c->prob, c->zsum, c->len, c->form, c->K, c->coeff);
+    op_aux_loss(BE, c->out, c->coef, c->count, c->prob, c->zsum, c->len, c->form, c->K, factor(c->coeff));
 }
 
 static void check_stats(Case c)
@@ -183,8 +183,8 @@ static void gradient(void)
         for (int64_t l = 0; l < c.L; l++) {
             int64_t from = l * c.T, T = c.T;
             op_router_bwd(BE, t_rows(d, from, T), none, t_rows(c.weight, from, T), t_rows(c.idx, from, T),
-                          t_rows(c.logits, from, T), t_rows(c.lse, from, T), t_at(c.coef, l), c.group, 0,
-                          true);
+                          t_rows(c.logits, from, T), t_rows(c.lse, from, T), t_at(c.coef, l), c.group,
+                          factor(0), true);
         }
         EXPECT_GRADIENT(loss_of_logits, &c, c.logits, d, 0.05f, 5e-3);
         num_clear();
@@ -212,11 +212,11 @@ static void form_none(void)
     Case c = case_new(2, 10, 7, 3, 2, true);
     c.form = AUX_NONE;
     stats(&c);
-    op_aux_loss(BE, c.out, c.coef, none, none, c.zsum, c.len, c.form, c.K, c.coeff);
+    op_aux_loss(BE, c.out, c.coef, none, none, c.zsum, c.len, c.form, c.K, factor(c.coeff));
     EXPECT(get(c.out, 0) == 0 && get(c.out, 2) == 0, "loss %g %g", get(c.out, 0), get(c.out, 2));
     EXPECT(get(c.out, 1) > 0, "z-loss %g", get(c.out, 1));
     for (int64_t i = 0; i < t_count(c.coef); i++) EXPECT(get(c.coef, i) == 0, "coef %g", get(c.coef, i));
-    op_aux_loss(BE, c.out, none, c.count, c.prob, c.zsum, c.len, AUX_POOLED, c.K, c.coeff);
+    op_aux_loss(BE, c.out, none, c.count, c.prob, c.zsum, c.len, AUX_POOLED, c.K, factor(c.coeff));
     EXPECT(get(c.out, 0) > 0, "without coef: %g", get(c.out, 0));
     num_clear();
 }

@@ -26,7 +26,7 @@ static void forward(Tensor loss, Tensor lse, Tensor each, Tensor x, Tensor label
 {
     Tensor part = t2(&num_.a, "lab", F64, x.n[0], 3);
     op_ce_part(BE, part, x, labels, 0);
-    op_ce_join(BE, loss, lse, each, part, labels, scale);
+    op_ce_join(BE, loss, lse, each, part, labels, factor(scale));
 }
 
 static void known_values(void)
@@ -40,7 +40,7 @@ static void known_values(void)
     EXPECT(fabs(value(loss) - 10 - 0.5 * (log(4) + log(8.0 / 5))) < 2e-7, "loss %.9g", value(loss));
     double masked = log(exp(1) + exp(2) + exp(3) + exp(4));
     EXPECT(fabs(get(lse, 2) - masked) < 1e-6, "a masked row has an lse too: %g", get(lse, 2));
-    op_ce_bwd(BE, d, x, lse, labels, 0, 0.5f);
+    op_ce_bwd(BE, d, x, lse, labels, 0, factor(0.5f));
     EXPECT_CLOSE(d, num_vals(F32, 3, 4, grad), 3e-7);
     for (int i = 8; i < 12; i++) EXPECT(get(d, i) == 0, "masked: %g", get(d, i));
     num_clear();
@@ -88,9 +88,9 @@ static void check(DType d, int64_t n, int64_t V, float spread, float offset)
     }
     EXPECT(fabs(sum - value(scale_free)) <= 1e-6 * (double)n * (1 + fabsf(offset)), "rows add up to %.9g",
            sum);
-    op_ce_bwd(BE, wide, x, lse, labels, 0, 0.25f);
-    op_ce_bwd(BE, grad, x, lse, labels, 0, 0.25f);
-    op_ce_bwd(BE, x, x, lse, labels, 0, 0.25f);                  /* in place */
+    op_ce_bwd(BE, wide, x, lse, labels, 0, factor(0.25f));
+    op_ce_bwd(BE, grad, x, lse, labels, 0, factor(0.25f));
+    op_ce_bwd(BE, x, x, lse, labels, 0, factor(0.25f));                  /* in place */
     float tol = offset == 0 ? 6e-7f : 2e-6f;      /* an lse of 13 is known to 1e-6, one of 100 to 4e-6 */
     EXPECT(farthest(wide, ref) <= tol, "f32: %g", farthest(wide, ref));
     EXPECT(farthest(grad, ref) <= (d == F32 ? tol : 1e-3f), "%s: %g", dtype_name(d), farthest(grad, ref));
@@ -129,7 +129,7 @@ static void extremes(void)
     Tensor  lse = num_poison(F32, 3, 1), loss = tally(0), d = num_poison(F32, 3, 3);
     float   grad[] = { 1, -1, 0,    0, -.5f, .5f };
     forward(loss, lse, none, x, labels, 1);
-    op_ce_bwd(BE, d, x, lse, labels, 0, 1);
+    op_ce_bwd(BE, d, x, lse, labels, 0, factor(1));
     EXPECT(get(lse, 0) == 3e4f && fabsf(get(lse, 1) - 2 - logf(2)) < 1e-6f && get(lse, 2) == -1e30f, "lse");
     EXPECT(fabs(value(loss) - 6e4 - log(2)) < 1e-2, "loss %g", value(loss));
     EXPECT_CLOSE(t_rows(d, 0, 2), num_vals(F32, 2, 3, grad), 1e-6);
@@ -148,13 +148,13 @@ static void in_slices(DType d, int64_t n, int64_t V, int slices)
     cut[slices] = V;
     for (int i = 1; i < slices; i++) cut[i] = cut[i - 1] + num_below(V - cut[i - 1] + 1);
     forward(want_loss, want_lse, want_each, x, labels, 0.5f);
-    op_ce_bwd(BE, want, x, want_lse, labels, 0, 0.5f);
+    op_ce_bwd(BE, want, x, want_lse, labels, 0, factor(0.5f));
     for (int i = 0; i < slices; i++)
         op_ce_part(BE, t_rows(parts, i * n, n), t_cols(x, cut[i], cut[i + 1] - cut[i]), labels, cut[i]);
-    op_ce_join(BE, loss, lse, each, parts, labels, 0.5f);
+    op_ce_join(BE, loss, lse, each, parts, labels, factor(0.5f));
     for (int i = 0; i < slices; i++)
         op_ce_bwd(BE, t_cols(grad, cut[i], cut[i + 1] - cut[i]), t_cols(x, cut[i], cut[i + 1] - cut[i]), lse,
-                  labels, cut[i], 0.5f);
+                  labels, cut[i], factor(0.5f));
     /* Not relative either, as an lse may be near 0; one of 9 is stored in steps of 1e-6, and so is a loss. */
     EXPECT(fabs(value(loss) - value(want_loss)) <= 1e-6 * (double)n, "%.9g, want %.9g", value(loss),
            value(want_loss));
@@ -202,10 +202,11 @@ static void gradient(void)
         Tensor d = num_poison(F32, 6, V), lse = num_poison(F32, 6, 1), loss = tally(0);
         int64_t half = V / 2;
         forward(loss, lse, none, c.x, c.labels, 0.3f);
-        op_ce_bwd(BE, d, c.x, lse, c.labels, 0, 0.3f);
+        op_ce_bwd(BE, d, c.x, lse, c.labels, 0, factor(0.3f));
         EXPECT_GRADIENT(total_loss, &c, c.x, d, 0.02f, 1e-3);
-        op_ce_bwd(BE, t_cols(d, 0, half), t_cols(c.x, 0, half), lse, c.labels, 0, 0.3f);
-        op_ce_bwd(BE, t_cols(d, half, V - half), t_cols(c.x, half, V - half), lse, c.labels, half, 0.3f);
+        op_ce_bwd(BE, t_cols(d, 0, half), t_cols(c.x, 0, half), lse, c.labels, 0, factor(0.3f));
+        op_ce_bwd(BE, t_cols(d, half, V - half), t_cols(c.x, half, V - half), lse, c.labels, half,
+                  factor(0.3f));
         EXPECT_GRADIENT(total_loss, &c, c.x, d, 0.02f, 1e-3);
         num_clear();
     }
@@ -220,7 +221,7 @@ static void threads_do_not_matter(void)
         omp_set_num_threads(i ? many : 1);
         d[i] = num_poison(BF16, 33, 4001), loss[i] = tally(0);
         forward(loss[i], lse, none, x, labels, 0.1f);
-        op_ce_bwd(BE, d[i], x, lse, labels, 0, 0.1f);
+        op_ce_bwd(BE, d[i], x, lse, labels, 0, factor(0.1f));
     }
     EXPECT(value(loss[0]) == value(loss[1]), "loss %.17g, %.17g", value(loss[0]), value(loss[1]));
     EXPECT(!memcmp(d[0].data, d[1].data, (size_t)t_bytes(d[0])), "dlogits");

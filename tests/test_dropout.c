@@ -9,7 +9,7 @@
 static Dropout any_drop(float p)
 {
     return (Dropout){ p, (uint64_t)num_below(1 << 20) << 30, (uint64_t)num_below(99), num_below(5000),
-                   num_below(3) ? num_below(200) : 0 };
+                   num_below(3) ? num_below(200) : 0, NULL };
 }
 
 static bool keeps(Dropout d, int64_t row, int64_t col)
@@ -75,7 +75,7 @@ static void as_often_as_asked(void)
         float   p = (float)i * 0.2f;
         int64_t rows = 1024, cols = 256, kept = 0, of[32] = { 0 };
         double  q = 1 - (double)p, all = sqrt(q * (1 - q) / (double)(rows * cols));
-        Dropout    d = { p, num_.seed, 1, 0, 0 };
+        Dropout    d = { p, num_.seed, 1, 0, 0, NULL };
         Tensor  x = num_poison(F32, rows, cols);
         op_fill(BE, x, 1.0f);
         dropout_f32(x.data, x.s[0], rows, cols, d);
@@ -95,14 +95,20 @@ static void as_often_as_asked(void)
 static void by_place_alone(void)
 {
     int64_t rows = 30, cols = 150;
-    Dropout    d = { 0.3f, 5, 9, 100, 7 };
+    Dropout    d = { 0.3f, 5, 9, 100, 7, NULL };
     Tensor  x = num_randn(F32, rows, cols), y = thinned(x, d);
     EXPECT(equal(thinned(t_cols(t_rows(x, 4, 7), 11, 103), dropout_at(d, 4, 11)),
                  t_cols(t_rows(y, 4, 7), 11, 103)), "a part");
     for (int i = 0; i < 4; i++) {
-        Dropout other = { 0.3f, 5 + (i == 0), 9 + (i == 1), 100 + (i == 2), 7 + (i == 3) };
+        Dropout other = { 0.3f, 5 + (i == 0), 9 + (i == 1), 100 + (i == 2), 7 + (i == 3), NULL };
         EXPECT(!equal(y, thinned(x, other)), "other numbers, %d", i);
     }
+    uint64_t base = 77;
+    Dropout  by_address = { 0.3f, 4, 9, 100, 7, &base }, by_value = by_address;
+    by_value.base = NULL, by_value.seed = rng_u64(base, 9, 4);
+    Tensor z = num_copy(x, F32);
+    dropout_f32(z.data, cols, rows, cols, by_address);
+    EXPECT(equal(z, thinned(x, by_value)), "number 4 of the stream of a seed in memory");
     num_clear();
 }
 
@@ -178,7 +184,7 @@ static void threads_do_not_matter(void)
     for (int i = 0; i < 2; i++) {
         omp_set_num_threads(i ? 1 : threads);
         c[i] = num_poison(F32, 300, 40);
-        op_gemm_scaled(BE, c[i], a, b, 2, (Dropout){ 0.5f, 1, 2, 3, 4 }, GEMM_NT);
+        op_gemm_scaled(BE, c[i], a, b, 2, (Dropout){ 0.5f, 1, 2, 3, 4, NULL }, GEMM_NT);
     }
     omp_set_num_threads(threads);
     EXPECT(equal(c[0], c[1]), "threads change bits");
@@ -189,7 +195,7 @@ static void threads_do_not_matter(void)
 static void priced(void)
 {
     Tensor a = num_zeros(BF16, 4, 8), b = num_zeros(BF16, 2, 8), c = num_zeros(F32, 4, 2);
-    Cost   x = gemm_scaled_cost(BE, c, a, b, 2, (Dropout){ 0.5f, 1, 2, 3, 4 }, GEMM_NT);
+    Cost   x = gemm_scaled_cost(BE, c, a, b, 2, (Dropout){ 0.5f, 1, 2, 3, 4, NULL }, GEMM_NT);
     EXPECT(x.flops == 2 * 4 * 2 * 8 && x.rd == 2 * (32 + 16) && x.wr == 4 * 8, "%g flops, rd %d wr %d",
            x.flops, (int)x.rd, (int)x.wr);
     num_clear();

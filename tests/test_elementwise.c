@@ -94,15 +94,18 @@ static void add_in_place(void)
 static void mix_of_two(void)
 {
     Tensor a = num_randn(F32, 3, 4001), b = num_randn(F32, 3, 4001), y = num_poison(F32, 3, 4001);
-    op_mix(BE, y, a, b, 0.5f, -2.0f);
+    op_mix(BE, y, a, b, factor(0.5f), factor(-2.0f));
     for (int64_t i = 0; i < t_count(y); i++)
         EXPECT(fabsf(get(y, i) - (0.5f * get(a, i) - 2.0f * get(b, i))) < 1e-6f, "[%d]", (int)i);
     Tensor c = num_copy(a, F32), poison = num_poison(F32, 3, 4001);
-    op_mix(BE, c, c, b, 0.5f, -2.0f);
+    op_mix(BE, c, c, b, factor(0.5f), factor(-2.0f));
     EXPECT(same_bits(c, y), "y over a");
-    op_mix(BE, y, poison, b, 0.0f, 1.0f);
+    float half = 0.5f, minus = -2.0f;
+    op_mix(BE, c, a, b, factor_at(&half), factor_at(&minus));
+    EXPECT(same_bits(c, y), "factors in memory");
+    op_mix(BE, y, poison, b, factor(0.0f), factor(1.0f));
     EXPECT(same_bits(y, b), "a side without a share was read");
-    op_mix(BE, y, a, poison, 1.0f, 0.0f);
+    op_mix(BE, y, a, poison, factor(1.0f), factor(0.0f));
     EXPECT(same_bits(y, a), "b side without a share was read");
     num_clear();
 }

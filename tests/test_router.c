@@ -122,8 +122,8 @@ static void check_backward(int64_t E, int64_t K, bool renorm, bool main_part, bo
     Routed r = route(x, K, renorm);
     Tensor d = num_poison(F32, T, E), d16 = num_poison(BF16, T, E), ref = num_zeros(F32, T, E);
     for (int64_t t = 0; groups && t < T; t++) ((int32_t *)group.data)[t] = (int32_t)num_below(G + 1) - 1;
-    op_router_bwd(BE, d, g, r.weight, r.idx, x, r.lse, coef, group, zcoef, renorm);
-    op_router_bwd(BE, d16, g, r.weight, r.idx, x, r.lse, coef, group, zcoef, renorm);
+    op_router_bwd(BE, d, g, r.weight, r.idx, x, r.lse, coef, group, factor(zcoef), renorm);
+    op_router_bwd(BE, d16, g, r.weight, r.idx, x, r.lse, coef, group, factor(zcoef), renorm);
     for (int64_t t = 0; t < T; t++) {
         double dz[1024], p[1024], sum = 0, mean = 0, cmean = 0, lse;
         int64_t where = groups ? at(group, t) : 0;
@@ -184,7 +184,7 @@ static void weight_gradient(void)
         Case    c = { .x = spaced(5, E), .g = num_randn(F32, 5, K), .K = K, .renorm = i & 1 };
         Routed  r = route(c.x, K, c.renorm);
         Tensor  d = num_poison(F32, 5, E);
-        op_router_bwd(BE, d, c.g, r.weight, r.idx, c.x, r.lse, none, none, 0, c.renorm);
+        op_router_bwd(BE, d, c.g, r.weight, r.idx, c.x, r.lse, none, none, factor(0), c.renorm);
         EXPECT_GRADIENT(weight_loss, &c, c.x, d, 0.02f, 1e-3);
         num_clear();
     }
@@ -208,7 +208,7 @@ static void z_loss_gradient(void)
     Case    c = { .x = num_randn(F32, 7, 12), .group = num_i32(7, group), .K = 3, .zcoef = 0.7f };
     Routed  r = route(c.x, 3, true);
     Tensor  d = num_poison(F32, 7, 12);
-    op_router_bwd(BE, d, none, r.weight, r.idx, c.x, r.lse, none, c.group, c.zcoef, true);
+    op_router_bwd(BE, d, none, r.weight, r.idx, c.x, r.lse, none, c.group, factor(c.zcoef), true);
     EXPECT_GRADIENT(z_loss, &c, c.x, d, 0.02f, 1e-3);
     for (int e = 0; e < 12; e++) EXPECT(get(d, 12 + e) == 0 && get(d, 48 + e) == 0, "masked tokens move");
     num_clear();
@@ -224,7 +224,7 @@ static void threads_do_not_matter(void)
         omp_set_num_threads(i ? many : 1);
         r[i] = route(x, K, true);
         d[i] = num_poison(F32, T, E);
-        op_router_bwd(BE, d[i], g, r[i].weight, r[i].idx, x, r[i].lse, coef, none, 0.1f, true);
+        op_router_bwd(BE, d[i], g, r[i].weight, r[i].idx, x, r[i].lse, coef, none, factor(0.1f), true);
     }
     EXPECT(!memcmp(r[0].idx.data, r[1].idx.data, (size_t)t_bytes(r[0].idx)), "idx");
     EXPECT(!memcmp(r[0].weight.data, r[1].weight.data, (size_t)t_bytes(r[0].weight)), "weight");
@@ -237,7 +237,7 @@ static void no_tokens(void)
 {
     Tensor x = num_zeros(F32, 0, 8), d = num_zeros(F32, 0, 8);
     Routed r = route(x, 2, true);
-    op_router_bwd(BE, d, none, r.weight, r.idx, x, r.lse, none, none, 0.1f, true);
+    op_router_bwd(BE, d, none, r.weight, r.idx, x, r.lse, none, none, factor(0.1f), true);
     num_clear();
 }
 

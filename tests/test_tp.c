@@ -180,11 +180,11 @@ static void head_body(Rig *r)
     Tensor each = t2(&r->act, "each", F32, now_.S, 1), z = t2(&r->act, "logits", F32, n, now_.V);
     op_fill(r->be, loss, 0.0f);
     if (now_.each) r->c.row_loss = each;
-    head_loss(&r->c, &h, loss, dx, x, 0.25f, true);
+    head_loss(&r->c, &h, loss, dx, x, factor(0.25f), true);
     if (now_.each && now_.S) tp_give_alike(r, "each", each);
     r->c.row_loss = none;
     r->c.mode = EVAL;
-    head_loss(&r->c, &h, loss, none, x, 2.0f, false);             /* evaluation adds to the same loss */
+    head_loss(&r->c, &h, loss, none, x, factor(2), false);           /* evaluation adds to the same loss */
     if (now_.tied) embed_table_bwd(&r->c, h.w, dx, now_.pad);
     else if (h.w->step.grad_unset) op_fill(r->be, h.w->shard.g, 0.0f);            /* no row is supervised */
     head_logits(&r->c, &h, z, all_rows(&r->c, x), now_.Ta / 4);

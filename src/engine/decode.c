@@ -253,7 +253,7 @@ static void compute_losses(Decode *d)
     Pass    pass = d->pass;
     pass.row_loss = t_rows(d->row_loss, 0, d->batch.supervised);
     op_fill(&e->be, d->loss, 0.0f);
-    head_loss(&pass, &e->model.head, d->loss, (Tensor){ 0 }, e->act[0].x[e->model.shape.text.L], 1.0f,
+    head_loss(&pass, &e->model.head, d->loss, (Tensor){ 0 }, e->act[0].x[e->model.shape.text.L], factor(1),
               false);
 }
 

@@ -74,17 +74,36 @@ static Pass begin_pass(Engine *e, PassMode mode, int batch, int slot, Arena *scr
     return engine_pass(e, mode, batch, slot, scratch);
 }
 
+/* The values of a micro-batch go where its ops read them. */
+static void put_scalars(Engine *e, const LossScales *m)
+{
+    const Batch *b = e->forward.batch;
+    float z = m->z * e->conf.z_coeff;
+    batch_put_scalars(b, &e->be, &(MicroScalars){ .ce = m->ce, .aux = m->aux * e->conf.aux_coeff,
+                                                  .z = b->real ? z / (float)b->real : 0.0f,
+                                                  .part = m->weight, .dropout_seed = m->dropout_seed });
+}
+
+/* z: absent where the run has no z-loss, so that no op reads its factor. */
+static Aux describe_aux(const Engine *e, const LossScales *m)
+{
+    const MicroScalars *s = e->forward.batch->scalars;
+    return (Aux){ .form = e->conf.aux, .coeff = factor_at(&s->aux), .keep = m->carry,
+                  .z = e->conf.z_coeff != 0 ? factor_at(&s->z) : factor(0), .part = factor_at(&s->part) };
+}
+
 static void run_forward(Engine *e, int chunk, int slot, const LossScales *m, Tensor in)
 {
     ModelAct *a = &e->act[slot];
     bool      train = e->forward.mode == FORWARD;
+    const MicroScalars *s = e->forward.batch->scalars;
     arena_clear(e->forward.act);
     if (e->forward.host && train) arena_clear(e->forward.host);
-    a->aux = (Aux){ .form = e->conf.aux, .coeff = m->aux * e->conf.aux_coeff,
-                    .z_coeff = m->z * e->conf.z_coeff, .keep = m->carry, .part = m->weight };
+    put_scalars(e, m);
+    a->aux = describe_aux(e, m);
     if (train) a->aux.so_far = e->step_counts;
-    a->dropout_seed = m->dropout_seed;
-    model_forward(&e->forward, &e->model, chunk, a, m->ce, in);
+    a->dropout_seed = m->dropout_seed ? &s->dropout_seed : NULL;
+    model_forward(&e->forward, &e->model, chunk, a, factor_at(&s->ce), in);
 }
 
 void engine_run_forward(Engine *e, PassMode mode, int batch, int chunk, int slot, const LossScales *m,
@@ -167,7 +186,15 @@ void engine_compute_grad_norm(Engine *e)
 
 void engine_apply_update(Engine *e, const OptimConf *conf)
 {
-    optim_step(&e->be, e->sumsq, conf, &e->shard);
+    OptimConf c = *conf;
+    AdamStep  now[GROUP_N];
+    for (int g = 0; g < GROUP_N; g++) {
+        c.adam.lr = conf->group_lr ? conf->group_lr[g] : conf->adam.lr;
+        now[g] = adam_step(&c.adam);
+    }
+    backend_put(&e->be, (void *)e->adam_step, now, sizeof now);
+    c.now = e->adam_step;
+    optim_step(&e->be, e->sumsq, &c, &e->shard);
 }
 
 void engine_update(Engine *e, const OptimConf *conf)

@@ -116,6 +116,7 @@ typedef struct Engine {
     Yielder    yielder;
     int64_t   *counts;                   /* MICRO_COUNTS of all dp ranks, then of this one: pipeline_run.c */
     Tensor     sumsq, squares;           /* (1) and after it (params_tensors), F64: see optim_grad_norm */
+    const AdamStep *adam_step;           /* (GROUP_N), on the device: of the update at hand */
     Tensor     step_counts;              /* (L, 1, E): expert counts of the step, with conf.aux_over_step */
     uint64_t   dropout_seed;             /* of the step, set by the trainer; 0: no dropout */
     EnginePlan plan;

@@ -153,6 +153,7 @@ static Status lay_out(Engine *e)
     model_constants(&e->model, &e->be);
     int64_t tensors = params_tensors(&e->model.params);
     Tensor  squares = t1(&e->arena[A_OPTIM], "norm", F64, 1 + tensors);
+    e->adam_step = t1(&e->arena[A_OPTIM], "norm", U8, GROUP_N * sizeof *e->adam_step).data;
     e->sumsq = t_rows(squares, 0, 1), e->squares = t_rows(squares, 1, tensors);
     if (e->conf.aux_over_step && sparse)
         e->step_counts = t3(&e->arena[A_OPTIM], "router", F32, sparse, 1, e->model.shape.text.E);

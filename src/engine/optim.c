@@ -55,6 +55,7 @@ static void step_portion(void *self, const ShardRange *x)
     AdamW h = s->conf->adam;
     if (!p->decay && !s->conf->decay_all) h.decay = 0.0f;
     if (s->conf->group_lr) h.lr = s->conf->group_lr[p->group];
+    if (s->conf->now) h.now = &s->conf->now[p->group];
     op_adamw(s->be, x->w, x->master, x->m, x->v, x->g, s->sumsq, h);
 }
 

@@ -8,6 +8,7 @@ typedef struct OptimConf {
     AdamW        adam;                   /* its step counts from 1, by the caller */
     bool         decay_all;              /* weight decay on norms and biases too, as PyTorch's AdamW has it */
     const float *group_lr;               /* learning rate of each group, or NULL: adam.lr for all */
+    const AdamStep *now;                 /* (GROUP_N) on the device: see AdamW; NULL: by value */
 } OptimConf;
 
 /* sumsq (1) F64 = sum of squares of all gradients in the world, each element once: of copies and shared rows

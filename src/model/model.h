@@ -47,7 +47,7 @@ typedef struct ModelAct {
     Tensor      cs;                      /* (T, C): cosines and sines of the positions */
     Tensor      loss;                    /* (1) F64: cross entropy */
     Aux         aux;
-    uint64_t    dropout_seed;            /* of the micro-batch; 0: no dropout */
+    const uint64_t *dropout_seed;        /* of the micro-batch, on the device; NULL: no dropout */
     Tensor      dx;                      /* (T, D): gradient of the residual stream */
 } ModelAct;
 
@@ -76,7 +76,7 @@ int64_t model_boundary_rows(const Batch *b, const Model *m, int64_t layer);
  * the head takes the loss: summed cross entropy times `scale`; a->aux describes the auxiliary losses. In
  * training the gradient of the head is made in the same pass and left in a->dx, which is absent when nothing
  * below the head trains. c->mode is FORWARD or EVAL. */
-void   model_forward(const Pass *c, const Model *m, int chunk, ModelAct *a, float scale, Tensor in);
+void   model_forward(const Pass *c, const Model *m, int chunk, ModelAct *a, Factor scale, Tensor in);
 /* What crosses the boundary behind the chunk. */
 Tensor model_output(const Pass *c, const Model *m, int chunk, ModelAct *a);
 /* din: gradient of model_output, absent where the chunk has the head. */

@@ -26,7 +26,7 @@ static bool is_tied(const Model *m) { return m->head.w == m->embed; }
 
 /* The gradients of the head are made in the forward pass, so this is also the backward of its parameters; a
  * table that is the embedding too gets the rest of its gradient in embed_bwd, where backward reaches it. */
-static void head_fwd(const Pass *c, const Model *m, ModelAct *a, float scale)
+static void head_fwd(const Pass *c, const Model *m, ModelAct *a, Factor scale)
 {
     int64_t stop = backward_stop_layer(c, m), L = m->shape.text.L;
     bool    back = model_has_backward(c, m), embeds = back && stop < 0;
@@ -74,11 +74,11 @@ void model_hidden_states(const Pass *c, const Model *m, int chunk, ModelAct *a, 
     chunk_fwd(c, m, &m->chunk[chunk], a, in);
 }
 
-void model_forward(const Pass *pass, const Model *m, int chunk, ModelAct *a, float scale, Tensor in)
+void model_forward(const Pass *pass, const Model *m, int chunk, ModelAct *a, Factor scale, Tensor in)
 {
     const Chunk *k = &m->chunk[chunk];
     Pass own = *pass, *c = &own;
-    own.dropout_seed = c->mode == FORWARD ? a->dropout_seed : 0;
+    own.dropout_seed = c->mode == FORWARD ? a->dropout_seed : NULL;
     a->loss = t1(c->act, label_name(L_STAT), F64, 1);
     op_fill(c->be, a->loss, 0.0f);
     own.aux = aux_open(c, m, k, &a->aux);

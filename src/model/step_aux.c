@@ -31,8 +31,8 @@ const Aux *aux_open(const Pass *c, const Model *m, const Chunk *k, Aux *x)
 static Tensor balance_counts(const Pass *c, const Aux *x)
 {
     if (!t_has(x->so_far)) return x->count;
-    op_mix(c->be, x->so_far, x->so_far, x->count, x->keep, 1.0f);
-    op_mix(c->be, x->scaled, x->so_far, x->so_far, x->part, 0.0f);
+    op_mix(c->be, x->so_far, x->so_far, x->count, factor(x->keep), factor(1));
+    op_mix(c->be, x->scaled, x->so_far, x->so_far, x->part, factor(0));
     return x->scaled;
 }
 

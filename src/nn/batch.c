@@ -81,6 +81,7 @@ Status batch_open(Batch *b, Arena *a, const BatchConf *conf)
     b->sup_row    = t1(a, "labels", I32, bud->supervised);
     b->sup_label  = t1(a, "labels", I32, bud->supervised);
     b->starts     = t1(a, "segments", I32, bud->docs + 1);
+    b->scalars    = t1(a, "scalars", U8, sizeof *b->scalars).data;
     context_layout(&b->context, a, bud, conf->mesh, conf->context);
     if (visual) b->visual_row = t1(a, "rows", I32, b->M);
     if (b->P)   lay_out_pictures(b, a, shape);
@@ -275,6 +276,11 @@ void batch_upload(Batch *b, Backend *be, const Stream *s)
     if (!b->media) return;
     upload_routes(b, be, s);
     if (b->P) upload_pictures(b, be, s);
+}
+
+void batch_put_scalars(const Batch *b, Backend *be, const MicroScalars *s)
+{
+    backend_put(be, (void *)b->scalars, s, sizeof *s);
 }
 
 static void trim_pictures(Batch *b, const Stream *s)

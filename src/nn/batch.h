@@ -29,6 +29,15 @@ typedef struct VisualRoutes {
     int64_t *give_at, *give_n, *get_at, *get_n;   /* (members of tp_cp) */
 } VisualRoutes;
 
+/* What changes from step to step while the ops of a micro-batch stay the same; on the device, where ops read
+ * it (CUDA graphs). */
+typedef struct MicroScalars {
+    float    ce, aux;                     /* factors of the cross entropy and of the balance loss */
+    float    z;                           /* factor of the z-loss of one token */
+    float    part;                        /* Aux.part */
+    uint64_t dropout_seed;
+} MicroScalars;
+
 typedef struct Batch {
     int64_t  T, P, N;                     /* tokens, patches, visual rows (P / merge^2) */
     int64_t  Ta;                          /* tokens that attention, embedding and head see: of all tp ranks */
@@ -39,6 +48,7 @@ typedef struct Batch {
     bool     pictures;                    /* some rank of the stage has images in this round: all take part */
     Tensor   ids, pos, group, group_len;
     Tensor   sup_row, sup_label;
+    const MicroScalars *scalars;          /* device address */
     Tensor   pixels, cell, vpos, visual_row;
     Tensor   starts, vstarts;             /* segment borders, as many as the fullest stream has */
     Segments seg, vseg;
@@ -60,6 +70,8 @@ typedef struct BatchConf {
 MUST Status batch_open(Batch *b, Arena *a, const BatchConf *conf);
 void        batch_close(Batch *b);                    /* frees host arrays; twice is fine */
 void        batch_upload(Batch *b, Backend *be, const Stream *s);
+/* Sets b->scalars for the passes that follow. */
+void        batch_put_scalars(const Batch *b, Backend *be, const MicroScalars *s);
 /* The uploaded batch without its tail, for passes that need no fixed shapes: its first `rows` tokens,
  * s->tokens or more. A batch that tp or cp cuts stays whole. */
 Batch       batch_trim(const Batch *b, const Stream *s, int64_t rows);

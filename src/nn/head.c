@@ -13,7 +13,7 @@ int64_t head_chunk_rows(int64_t V, int64_t logits)
 static Tensor real_of(const Head *h, Tensor z) { return t_cols(z, 0, h->w->shard.real_rows); }
 
 static void chunk_gradient(const Pass *c, const Head *h, Tensor dn, Tensor n, Tensor logits, Tensor lse,
-                           Tensor labels, float scale)
+                           Tensor labels, Factor scale)
 {
     int64_t real = h->w->shard.real_rows, padding = logits.n[1] - real;
     bool   alike = c->env->dtype == c->env->logits_dtype;
@@ -26,7 +26,7 @@ static void chunk_gradient(const Pass *c, const Head *h, Tensor dn, Tensor n, Te
 /* One chunk of rows: logits of this rank's part of the vocabulary and the loss; with `back` gradients of the
  * weights and this part's share of the gradient of the rows (dn). */
 static void chunk_loss(const Pass *c, const Head *h, Tensor loss, Tensor each, Tensor dn, Tensor n,
-                       Tensor labels, float scale, bool back)
+                       Tensor labels, Factor scale, bool back)
 {
     int64_t rows = n.n[0];
     Tensor none = { 0 };
@@ -64,7 +64,7 @@ static void take_rows(const Pass *c, Tensor xs, Tensor x, Tensor rows)
     arena_reset(c->scratch, mark);
 }
 
-void head_loss(const Pass *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float scale, bool back)
+void head_loss(const Pass *c, const Head *h, Tensor loss, Tensor dx, Tensor x, Factor scale, bool back)
 {
     int64_t S = c->batch->supervised, D = x.n[1];
     Pass   chunk = *c;

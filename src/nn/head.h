@@ -22,7 +22,7 @@ int64_t head_chunk_rows(int64_t V, int64_t logits);      /* rows that `logits` n
 
 /* loss[0] (F64) += scale * summed cross entropy, on the first rank of tp alone; back: gradients are computed,
  * dx (T, D) where it is wanted. x (T, D): this rank's rows; c->row_loss is filled on all ranks of tp. */
-void head_loss(const Pass *c, const Head *h, Tensor loss, Tensor dx, Tensor x, float scale, bool back);
+void head_loss(const Pass *c, const Head *h, Tensor loss, Tensor dx, Tensor x, Factor scale, bool back);
 
 /* Logits of rows [from, from + n) of x as f32, for parity and generation. y (n, V); x and y are the same on
  * all ranks of tp (nn/rows.h gathers). */

@@ -30,8 +30,7 @@ static Dropout dropout_of(const Pass *c, const Param *w, int64_t T)
     int64_t whole = a->shape[last], part = a->shard.shape[last];
     int64_t row = c->first_row + (w->linear == LINEAR_ROUTER ? mesh_at(c->env->mesh, AX_TP) * T : 0);
     int64_t col = part == whole ? 0 : mesh_at(c->env->mesh, is_expert(w) ? AX_ETP : AX_TP) * part;
-    return (Dropout){ w->lora->dropout, rng_u64(c->dropout_seed, w->lora->stream, rows_id(c, w)),
-                      w->lora->stream, row, col };
+    return (Dropout){ w->lora->dropout, rows_id(c, w), w->lora->stream, row, col, c->dropout_seed };
 }
 
 /* The factor of a_out and d_a_out: s times the factor of dropout. */

@@ -23,13 +23,15 @@ typedef struct ValueTap {
 /* Router statistics of the MoE layers of a micro-batch and their losses; see ops/auxloss.c. */
 typedef struct Aux {
     AuxForm form;
-    float   coeff, z_coeff;                       /* times the share of the micro-batch in its step */
+    Factor  coeff, z;                             /* of the balance loss; of the z-loss of one token: times
+                                                     the share of the micro-batch in its step */
     int64_t first;                                /* which MoE layer of the model row 0 is */
     Tensor  stat;                                 /* count, prob and zsum, contiguous */
     Tensor  count, prob, coef;                    /* (L, G, E) f32 */
     Tensor  so_far, scaled;                       /* like count: of the step so far, or absent; scaled to
                                                      the tokens of this micro-batch */
-    float   keep, part;                           /* so_far = keep so_far + count; scaled = part so_far */
+    float   keep;                                 /* so_far = keep so_far + count: 0 or 1 */
+    Factor  part;                                 /* scaled = part so_far */
     Tensor  zsum, out;                            /* (L) f32; (3) f32 */
 } Aux;
 
@@ -70,7 +72,8 @@ struct Pass {
     const FullRecompute *full;                    /* NULL: no layer is recomputed whole */
     Arena         *host;                          /* offloaded activations of this micro-batch */
     OffloadRecord *offload_record;                /* of the layer at work; NULL: it offloads nothing */
-    uint64_t       dropout_seed;                  /* of this micro-batch in its step; 0: no dropout */
+    const uint64_t *dropout_seed;                 /* of this micro-batch in its step, on the device; NULL: no
+                                                     dropout */
     int64_t        first_row;                     /* index of row 0 of an input among all rows of the layer */
     const Aux     *aux;                           /* NULL: no router statistics are wanted */
     const Cache   *cache;                         /* NULL: the documents are whole in the batch */

@@ -92,9 +92,8 @@ static void router_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor
 {
     int64_t T = x.n[0];
     Tensor dlogits = scratch2(c, x.dtype, T, m->E);
-    float  zcoef = c->batch->real ? c->aux->z_coeff / (float)c->batch->real : 0.0f;
     op_router_bwd(c->be, dlogits, dweight, a->weight, a->idx, a->logits, a->lse,
-                  t_at(c->aux->coef, m->index - c->aux->first), c->batch->group, zcoef, m->renorm);
+                  t_at(c->aux->coef, m->index - c->aux->first), c->batch->group, c->aux->z, m->renorm);
     Tensor d_a_out = lora_d_a_out(c, dlogits, m->w_router);
     linear_grads(c, dlogits, d_a_out, x, m->w_router, NULL);
     if (t_has(dx)) linear_input_grad(c, dx, dlogits, d_a_out, m->w_router, GEMM_ACC);

@@ -12,8 +12,9 @@
  * All tensors are dense and, but for those of a list, of one shape. w f32 or bf16 (bf16 needs a master), g
  * and x f32, m and v f32 or bf16, rounded to nearest even, out and sumsq one f64, each a vector of them. A
  * master is f32, or i16 with a bf16 w: the 16 low bits that w lacks (bits_join). w is p rounded by bits_near
- * in both cases, so that both take bit-equal steps. Gradients are not clipped when sumsq is
- * absent or max_norm is 0; the caller checks for a norm that is not finite. */
+ * in both cases, so that both take bit-equal steps. Gradients are not clipped when sumsq is absent or
+ * max_norm is 0; the caller checks for a norm that is not finite. What changes from step to step is read at
+ * h.now where that is set. */
 #include "ops/cpu/cpu_rows.h"
 
 static bool is_sum(Tensor t) { return t.dtype == F64 && t_count(t) == 1; }
@@ -101,19 +102,27 @@ void cpu_squares(Backend *be, Tensor out, Tensor each, const Addends *list)
 /* A step's factors, computed once in double. */
 typedef struct Factors { float shrink, clip, in1, keep2, in2, root, eps, step; } Factors;
 
+AdamStep adam_step(const AdamW *h)
+{
+    double b1 = h->beta1, b2 = h->beta2;
+    return (AdamStep){ h->lr, (float)(h->lr / (1.0 - pow(b1, (double)h->step))),
+                       (float)sqrt(1.0 - pow(b2, (double)h->step)) };
+}
+
 static Factors factors(AdamW h, Tensor sumsq)
 {
-    double b1 = h.beta1, b2 = h.beta2, clip = 1.0;
+    double   clip = 1.0;
+    AdamStep now = h.now ? *h.now : adam_step(&h);
     if (t_has(sumsq) && h.max_norm > 0.0f) clip = h.max_norm / (sqrt(*(const double *)sumsq.data) + 1e-6);
     return (Factors){
-        .shrink = (float)(1.0 - (double)h.lr * h.decay),
+        .shrink = (float)(1.0 - (double)now.lr * h.decay),
         .clip   = clip < 1.0 ? (float)clip : 1.0f,
-        .in1    = (float)(1.0 - b1),
+        .in1    = (float)(1.0 - (double)h.beta1),
         .keep2  = h.beta2,
-        .in2    = (float)(1.0 - b2),
-        .root   = (float)sqrt(1.0 - pow(b2, (double)h.step)),
+        .in2    = (float)(1.0 - (double)h.beta2),
+        .root   = now.root,
         .eps    = h.eps,
-        .step   = (float)(h.lr / (1.0 - pow(b1, (double)h.step))),
+        .step   = now.rate,
     };
 }
 

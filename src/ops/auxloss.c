@@ -36,7 +36,7 @@ Cost router_stats_cost(Backend *be, Tensor count, Tensor prob, Tensor zsum, Tens
 }
 
 Cost aux_loss_cost(Backend *be, Tensor out, Tensor coef, Tensor count, Tensor prob, Tensor zsum, Tensor len,
-                   AuxForm form, int64_t K, float coeff)
+                   AuxForm form, int64_t K, Factor coeff)
 {
     int64_t L = t_count(zsum), G = t_count(len);
     bool    on = form != AUX_NONE;
@@ -128,10 +128,10 @@ static double pool_loss(LossPool p, float *coef, const float *count, const float
 }
 
 void cpu_aux_loss(Backend *be, Tensor out, Tensor coef, Tensor count, Tensor prob, Tensor zsum, Tensor len,
-                  AuxForm form, int64_t K, float coeff)
+                  AuxForm form, int64_t K, Factor coeff)
 {
     int64_t      L = t_count(zsum), G = t_count(len), E = count.n[2];
-    const float *n = len.data, *zs = zsum.data;
+    const float *n = len.data, *zs = zsum.data, by = factor_value(coeff);
     float       *o = out.data;
     double       N = 0.0, groups = 0.0, loss = 0.0, z = 0.0;
     for (int64_t g = 0; g < G; g++) N += n[g], groups += n[g] > 0.0f;
@@ -149,7 +149,7 @@ void cpu_aux_loss(Backend *be, Tensor out, Tensor coef, Tensor count, Tensor pro
         }
         if (p.p_div > 0.0)                                      /* an empty document has no loss */
             loss += pool_loss(p, t_has(coef) ? (float *)coef.data + r * E : NULL, (float *)count.data + r * E,
-                              (float *)prob.data + r * E, coeff, (double *)cpu_shared(be));
+                              (float *)prob.data + r * E, by, (double *)cpu_shared(be));
     }
-    o[0] = (float)loss, o[1] = (float)z, o[2] = (float)(coeff * loss);
+    o[0] = (float)loss, o[1] = (float)z, o[2] = (float)(by * loss);
 }

@@ -137,6 +137,12 @@ void backend_upload(Backend *be, Tensor dst, const void *host)
     if (!be->sticky) be->device->upload(be, dst, host);
 }
 
+void backend_put(Backend *be, void *dst, const void *host, size_t bytes)
+{
+    REQUIRE(bytes <= PUT_BYTES, "backend_put: %zu bytes", bytes);
+    if (!be->sticky && !be->preparing) be->device->put(be, dst, host, bytes);
+}
+
 void backend_fetch(Backend *be, void *host, Tensor src)
 {
     REQUIRE(t_dense(src), "fetch: %s has gaps", t_fmt(src));

@@ -19,6 +19,7 @@ typedef struct Ops Ops;
 
 /* Copies between device and host that overlap with compute: one stream each way. */
 typedef enum { COPY_D2H, COPY_H2D, COPY_STREAMS } CopyStream;     /* device to host, host to device */
+enum { PUT_BYTES = 256 };
 enum { COPY_EVENTS = 64, COPY_EVENTS_STATE = 56 };           /* from there on: optimizer state */
 
 /* A device's implementation of the copy streams below; a device with synchronous copies sets copy alone. */
@@ -55,6 +56,7 @@ typedef struct Device {
     Status (*map)(Backend *be, size_t bytes, void **out);     /* zeroed; arenas only */
     void   (*unmap)(Backend *be, void *p, size_t bytes);
     void   (*upload)(Backend *be, Tensor dst, const void *host);    /* dense dst, same dtype */
+    void   (*put)(Backend *be, void *dst, const void *host, size_t bytes);   /* see backend_put */
     void   (*fetch)(Backend *be, void *host, Tensor src);     /* device to host; waits for the data */
     void   (*pin)(void *p, size_t bytes, bool on);            /* of host memory; optional */
     Status (*sync)(Backend *be);                              /* wait for all work; return the sticky error */
@@ -99,6 +101,8 @@ MUST Status backend_sync(Backend *be);
 MUST Status backend_prepare(Backend *be, bool on);           /* see Device.prepare; only where */
 bool        backend_prepares(const Backend *be);             /* this is true */
 void        backend_upload(Backend *be, Tensor dst, const void *host);
+/* The same for a few values, at most PUT_BYTES: host may change as soon as the call returns. */
+void        backend_put(Backend *be, void *dst, const void *host, size_t bytes);
 void        backend_fetch(Backend *be, void *host, Tensor src);          /* meta: zeros */
 const char *backend_pick(const char *name);                 /* "auto": cuda where there is a GPU, else cpu */
 MUST Status backend_check(const char *name);             /* it is built in and the device exists */

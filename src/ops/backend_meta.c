@@ -29,10 +29,12 @@ static Status meta_map(Backend *be, size_t bytes, void **out)
 
 static void   meta_unmap(Backend *be, void *p, size_t bytes) { munmap(p, bytes); }
 static void   meta_upload(Backend *be, Tensor dst, const void *host) { }
+static void   meta_put(Backend *be, void *dst, const void *host, size_t bytes) { }
 static void   meta_fetch(Backend *be, void *host, Tensor src) { memset(host, 0, (size_t)t_bytes(src)); }
 static Status meta_sync(Backend *be) { return be->sticky; }
 
 const Device device_meta = {
     .name = "meta", .ops = &meta_ops, .open = meta_open, .close = meta_close, .map = meta_map,
-    .unmap = meta_unmap, .upload = meta_upload, .fetch = meta_fetch, .sync = meta_sync,
+    .unmap = meta_unmap, .upload = meta_upload, .put = meta_put, .fetch = meta_fetch,
+    .sync = meta_sync,
 };

@@ -35,7 +35,8 @@ Cost ce_part_cost(Backend *be, Tensor part, Tensor logits, Tensor labels, int64_
                    .wr    = t_bytes(part) };
 }
 
-Cost ce_join_cost(Backend *be, Tensor loss, Tensor lse, Tensor each, Tensor parts, Tensor labels, float scale)
+Cost ce_join_cost(Backend *be, Tensor loss, Tensor lse, Tensor each, Tensor parts, Tensor labels,
+                  Factor scale)
 {
     int64_t n = t_count(labels);
     REQUIRE(is_list(lse, F32, n) && is_list(labels, I32, n) && is_parts(parts) &&
@@ -49,7 +50,7 @@ Cost ce_join_cost(Backend *be, Tensor loss, Tensor lse, Tensor each, Tensor part
 }
 
 Cost ce_bwd_cost(Backend *be, Tensor dlogits, Tensor logits, Tensor lse, Tensor labels, int64_t from,
-                 float scale)
+                 Factor scale)
 {
     int64_t n = logits.n[0];
     REQUIRE(logits.rank == 2 && is_float(logits) && is_list(lse, F32, n) && is_list(labels, I32, n) &&
@@ -164,7 +165,7 @@ static float join_row(const double *part, int64_t slices, int64_t n, int64_t i, 
     return (float)(top + log(sum));
 }
 
-void cpu_ce_join(Backend *be, Tensor loss, Tensor lse, Tensor each, Tensor parts, Tensor labels, float scale)
+void cpu_ce_join(Backend *be, Tensor loss, Tensor lse, Tensor each, Tensor parts, Tensor labels, Factor scale)
 {
     int64_t        n = t_count(labels), slices = n ? parts.n[0] / n : 1;
     const int32_t *label = labels.data;
@@ -176,7 +177,7 @@ void cpu_ce_join(Backend *be, Tensor loss, Tensor lse, Tensor each, Tensor parts
         if (t_has(each)) ((float *)each.data)[i] = (float)e;
         sum += e;
     }
-    if (t_has(loss)) *(double *)loss.data += scale * sum;
+    if (t_has(loss)) *(double *)loss.data += factor_value(scale) * sum;
 }
 
 static HOT void softmax_scaled(float *d, const float *z, float lse, float scale, int64_t n)
@@ -200,14 +201,14 @@ static void row_gradient(Tensor dlogits, Tensor logits, int64_t row, float lse, 
 }
 
 void cpu_ce_bwd(Backend *be, Tensor dlogits, Tensor logits, Tensor lse, Tensor labels, int64_t from,
-                float scale)
+                Factor scale)
 {
     int64_t        n = logits.n[0], V = logits.n[1];
     const int32_t *label = labels.data;
-    const float   *l = lse.data;
+    const float   *l = lse.data, by = factor_value(scale);
     #pragma omp parallel for schedule(static) if(worth_threads(n * V))
     for (int64_t i = 0; i < n; i++) {
-        if (label[i] >= 0) row_gradient(dlogits, logits, i, l[i], label[i] - from, scale);
+        if (label[i] >= 0) row_gradient(dlogits, logits, i, l[i], label[i] - from, by);
         else memset(row_ptr(dlogits, i), 0, (size_t)V * dtype_size((DType)dlogits.dtype));
     }
 }

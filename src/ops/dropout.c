@@ -54,6 +54,7 @@ static void apply_mask(void *x, bool bf16, int64_t ld, int64_t rows, int64_t col
 {
     uint16_t        keep[GROUPS * DROPOUT_COLS];
     const uint16_t *from;
+    if (d.p > 0) d.seed = dropout_seed(d.base, d.seed, d.stream);
     for (int64_t r = 0; r < rows && d.p > 0; r++)
         for (int64_t c = 0, n; c < cols; c += n) {
             Dropout here = dropout_at(d, r, c);

@@ -20,6 +20,12 @@ RNG_INLINE uint32_t dropout_threshold(float p) { return (uint32_t)((double)p * 0
 
 RNG_INLINE float dropout_scale(float p) { return 0x1p16f / (float)(0x10000u - dropout_threshold(p)); }
 
+/* The seed of the mask. */
+RNG_INLINE uint64_t dropout_seed(const uint64_t *base, uint64_t seed, uint64_t stream)
+{
+    return base ? rng_u64(*base, stream, seed) : seed;
+}
+
 /* Block q of columns 32 k .. 32 k + 31 of a row. */
 RNG_INLINE Rng4 dropout_block(uint64_t seed, uint64_t stream, uint32_t row, uint32_t k, uint32_t q)
 {

@@ -79,7 +79,7 @@ void cpu_add(Backend *be, Tensor y, Tensor a, Tensor b)
     }
 }
 
-Cost mix_cost(Backend *be, Tensor y, Tensor a, Tensor b, float ca, float cb)
+Cost mix_cost(Backend *be, Tensor y, Tensor a, Tensor b, Factor ca, Factor cb)
 {
     REQUIRE(y.dtype == F32 && t_same(y, a) && t_same(y, b) && t_dense(y) && t_dense(a) && t_dense(b),
             "mix: y %s a %s b %s", t_fmt(y), t_fmt(a), t_fmt(b));
@@ -93,13 +93,14 @@ static HOT void mix(float *y, const float *a, const float *b, float ca, float cb
     else                 for (int64_t i = 0; i < n; i++) y[i] = ca * a[i] + cb * b[i];
 }
 
-void cpu_mix(Backend *be, Tensor y, Tensor a, Tensor b, float ca, float cb)
+void cpu_mix(Backend *be, Tensor y, Tensor a, Tensor b, Factor ca, Factor cb)
 {
     Tensor fy = flat(y), fa = flat(a), fb = flat(b);
     Pieces p = pieces_of(fy);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(y)))
     for (int64_t i = 0; i < p.count; i++) {
         Tensor yi = piece(fy, p, i);
-        mix(yi.data, piece(fa, p, i).data, piece(fb, p, i).data, ca, cb, yi.n[0]);
+        mix(yi.data, piece(fa, p, i).data, piece(fb, p, i).data, factor_value(ca), factor_value(cb),
+            yi.n[0]);
     }
 }

@@ -9,6 +9,12 @@
 
 #include "ops/backend.h"
 
+#ifdef __CUDACC__
+#define OPS_INLINE static inline __host__ __device__
+#else
+#define OPS_INLINE static inline
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -21,10 +27,20 @@ typedef struct Cost { double flops, extra; int64_t rd, wr; double each; } Cost;
 /* c (M, N) = op(a) op(b) [+ bias (1, N)] [+ c]; the letters of a mode give the transposed operands. */
 enum { GEMM_NT = 0, GEMM_NN = 1, GEMM_TN = 2, GEMM_MODE = 3, GEMM_ACC = 4 };
 
+/* A factor of an op: the value at a device address, which may change from step to step while the calls stay
+ * the same (CUDA graphs), or `value` where the address is NULL. */
+typedef struct Factor { float value; const float *at; } Factor;
+
+OPS_INLINE float factor_value(Factor f) { return f.at ? *f.at : f.value; }
+OPS_INLINE Factor factor(float value)   { Factor f = { value, NULL }; return f; }
+OPS_INLINE Factor factor_at(const float *at) { Factor f = { 0.0f, at }; return f; }
+OPS_INLINE bool  factor_is(Factor f, float value) { return !f.at && f.value == value; }   /* for all steps */
+
 /* Dropout of a matrix: each element becomes 0 with probability p. The mask is a function of seed and stream
  * alone (ops/dropout.h); element (0, 0) of the matrix has the mask's element (row, col). Kept elements are
- * not scaled. p = 0: no dropout. */
-typedef struct Dropout { float p; uint64_t seed, stream; int64_t row, col; } Dropout;
+ * not scaled. p = 0: no dropout. base: the device address of the micro-batch's seed, from which number `seed`
+ * of the stream is the seed of the mask; NULL: `seed` itself is. */
+typedef struct Dropout { float p; uint64_t seed, stream; int64_t row, col; const uint64_t *base; } Dropout;
 
 /* The LoRA term of a grouped product: c += low_rank op(w), with low_rank (R, r) and w (E, out, r) with
  * GEMM_NT, (E, r, out) with GEMM_NN; a first dimension of 1 means that all groups share w. The term is summed
@@ -56,11 +72,17 @@ enum { ADDENDS = 128 };
 typedef struct Addend { Tensor x; int64_t cell; } Addend;
 typedef struct Addends { int n; Addend at[ADDENDS]; } Addends;
 
+/* What AdamW takes from the number of the step: lr; lr / (1 - beta1^step); sqrt(1 - beta2^step). */
+typedef struct AdamStep { float lr, rate, root; } AdamStep;
+
 typedef struct AdamW {
     float   lr, beta1, beta2, eps, decay;
     float   max_norm;         /* gradients are scaled by min(1, max_norm / (norm + 1e-6)); 0: no clipping */
     int64_t step;             /* from 1, for bias correction */
+    const AdamStep *now;      /* device address of the values of this step; NULL: by lr and step */
 } AdamW;
+
+AdamStep adam_step(const AdamW *h);                      /* of h->lr and h->step; ops/adamw.c */
 
 typedef struct PeerGroup PeerGroup;                       /* ops/peer.h */
 

@@ -36,7 +36,7 @@ Cost router_fwd_cost(Backend *be, Tensor idx, Tensor weight, Tensor lse, Tensor 
 }
 
 Cost router_bwd_cost(Backend *be, Tensor dlogits, Tensor dweight, Tensor weight, Tensor idx, Tensor logits,
-                     Tensor lse, Tensor coef, Tensor group, float zcoef, bool renorm)
+                     Tensor lse, Tensor coef, Tensor group, Factor zcoef, bool renorm)
 {
     int64_t T = logits.n[0], E = logits.n[1], K = row_width(idx);
     REQUIRE(logits.rank == 2 && logits.dtype == F32 && dlogits.rank == 2 && dlogits.n[0] == T &&
@@ -49,7 +49,7 @@ Cost router_bwd_cost(Backend *be, Tensor dlogits, Tensor dweight, Tensor weight,
             (!t_has(coef) || (coef.rank == 2 && coef.dtype == F32 && coef.n[1] == E &&
                               (t_has(group) || coef.n[0] == 1))),
             "router_bwd: dweight %s coef %s group %s", t_fmt(dweight), t_fmt(coef), t_fmt(group));
-    bool dense = t_has(coef) || zcoef != 0.0f || (!renorm && t_has(dweight));
+    bool dense = t_has(coef) || !factor_is(zcoef, 0.0f) || (!renorm && t_has(dweight));
     return (Cost){ .flops = (dense ? 6.0 * (double)(T * E) : 0.0) + 4.0 * (double)(T * K),
                    .rd    = (dense ? t_bytes(logits) + t_bytes(lse) : 0) + opt_bytes(coef) +
                             opt_bytes(group) + opt_bytes(dweight) +
@@ -134,11 +134,11 @@ static HOT void spread(float *dz, const float *z, float lse, const float *c, flo
 }
 
 void cpu_router_bwd(Backend *be, Tensor dlogits, Tensor dweight, Tensor weight, Tensor idx, Tensor logits,
-                    Tensor lse, Tensor coef, Tensor group, float zcoef, bool renorm)
+                    Tensor lse, Tensor coef, Tensor group, Factor zcoef, bool renorm)
 {
     int64_t        T = logits.n[0], E = logits.n[1], K = row_width(idx);
     const int32_t *chosen = idx.data, *groups = group.data;
-    const float   *l = lse.data;
+    const float   *l = lse.data, by = factor_value(zcoef);
     #pragma omp parallel for schedule(static) if(worth_threads(T * E))
     for (int64_t t = 0; t < T; t++) {
         int64_t      at = groups ? groups[t] : 0;
@@ -146,7 +146,7 @@ void cpu_router_bwd(Backend *be, Tensor dlogits, Tensor dweight, Tensor weight, 
         const float *g = t_has(dweight) ? (const float *)dweight.data + t * K : NULL;
         const float *c = t_has(coef) && at >= 0 ? (const float *)row_ptr(coef, at) : NULL;
         float       *dz = row_edit(dlogits, t, cpu_own(be)), mean = 0.0f;
-        float        shift = at >= 0 ? 2.0f * zcoef * l[t] : 0.0f;
+        float        shift = at >= 0 ? 2.0f * by * l[t] : 0.0f;
         for (int64_t k = 0; g && k < K; k++) mean += w[k] * g[k];
         if (!renorm) shift -= mean, mean = 0.0f;                /* every logit gets a gradient */
         if (c || shift != 0.0f) spread(dz, (const float *)row_ptr(logits, t), l[t], c, shift, E);

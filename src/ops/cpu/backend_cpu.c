@@ -102,6 +102,7 @@ static void cpu_upload(Backend *be, Tensor dst, const void *host)
 {
     memcpy(dst.data, host, (size_t)t_bytes(dst));
 }
+static void cpu_put(Backend *be, void *dst, const void *host, size_t bytes) { memcpy(dst, host, bytes); }
 static void cpu_fetch(Backend *be, void *host, Tensor src) { memcpy(host, src.data, (size_t)t_bytes(src)); }
 static void copy_async(Backend *be, CopyStream stream, void *dst, const void *src, size_t bytes)
 {
@@ -136,6 +137,6 @@ static Status cpu_open(Backend *be)
 
 const Device device_cpu = {
     .name = "cpu", .ops = &cpu_ops, .host_memory = true, .open = cpu_open, .close = cpu_close, .map = cpu_map,
-    .unmap = cpu_unmap, .upload = cpu_upload, .fetch = cpu_fetch, .sync = cpu_sync,
+    .unmap = cpu_unmap, .upload = cpu_upload, .put = cpu_put, .fetch = cpu_fetch, .sync = cpu_sync,
     .memory = cpu_memory, .memory_used = cpu_memory_used, .copies = &cpu_copies, .shared = &cpu_shares,
 };

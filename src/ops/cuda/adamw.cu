@@ -6,7 +6,8 @@
  *         order of the sums. Squares and sums are double, loads 16 bytes.
  * adamw   A block takes 2048 elements, with all loads of a thread in flight. One thread of each block
  *         computes the clipping factor from sumsq while the loads are under way; the other factors of a step
- *         come from the host. Bases not aligned for four elements are walked one element at a time.
+ *         come from the host (AdamStep), by value or by address. Bases not aligned for four elements are
+ *         walked one element at a time.
  * set_weight   One element a thread; it runs once. */
 #include "ops/cuda/runs.cuh"
 
@@ -125,15 +126,27 @@ extern "C" void cuda_squares(Backend *be, Tensor out, Tensor each, const Addends
 
 namespace {
 
-/* A step's factors, computed once on the host in double; the kernel computes the clipping factor. */
-typedef struct Factors { float shrink, in1, keep2, in2, root, eps, step, max_norm; } Factors;
+/* What a kernel is given: constants of a run; the step's values, or their address. */
+typedef struct Given {
+    float in1, keep2, in2, eps, decay, max_norm;
+    AdamStep        step;
+    const AdamStep *now;
+} Given;
 
-static Factors factors(AdamW h)
+static Given given(AdamW h)
 {
-    double b1 = h.beta1, b2 = h.beta2;
-    return Factors{ (float)(1.0 - (double)h.lr * h.decay), (float)(1.0 - b1), h.beta2, (float)(1.0 - b2),
-                    (float)sqrt(1.0 - pow(b2, (double)h.step)), h.eps,
-                    (float)(h.lr / (1.0 - pow(b1, (double)h.step))), h.max_norm };
+    return Given{ (float)(1.0 - (double)h.beta1), h.beta2, (float)(1.0 - (double)h.beta2), h.eps, h.decay,
+                  h.max_norm, adam_step(&h), h.now };
+}
+
+/* A step's factors in a kernel. lr * decay is exact in double, so shrink has the bits of the CPU's. */
+typedef struct Factors { float shrink, in1, keep2, in2, root, eps, step; } Factors;
+
+static __device__ inline Factors factors(const Given &h)
+{
+    AdamStep now = h.now ? *h.now : h.step;
+    return Factors{ (float)(1.0 - (double)now.lr * (double)h.decay), h.in1, h.keep2, h.in2, now.root, h.eps,
+                    now.rate };
 }
 
 /* A master as f32, with its rounded copy in w32, w16 or nowhere. SPLIT: the master is w16 and its 16 low
@@ -231,15 +244,16 @@ template <class M, class S, int N, bool SPLIT> struct Held {
 enum { HELD = 2 };
 
 template <class M, class S, int N, bool SPLIT>
-static __global__ void __launch_bounds__(THREADS, 4) step_all(Streams<M, S> s, Factors f)
+static __global__ void __launch_bounds__(THREADS, 4) step_all(Streams<M, S> s, Given given)
 {
     __shared__ float shared;
+    Factors f = factors(given);
     Held<M, S, N, SPLIT> h[HELD];
     int64_t at = ((int64_t)blockIdx.x * HELD * THREADS + threadIdx.x) * N, whole = s.n / N * N;
     #pragma unroll
     for (int k = 0; k < HELD; k++)
         if (at + k * THREADS * N < whole) h[k].load(s, at + k * THREADS * N);
-    if (!threadIdx.x) shared = clip_of(s.sumsq, f.max_norm);
+    if (!threadIdx.x) shared = clip_of(s.sumsq, given.max_norm);
     __syncthreads();
     float clip = shared;
     #pragma unroll
@@ -260,7 +274,7 @@ static void step_typed(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v,
     bool    by4 = starts_on(w, 4) && (!copies || starts_on(master, 4)) && starts_on(m, 4) &&
                   starts_on(v, 4) && starts_on(g, 4);
     int64_t each = (by4 ? 4 : 1) * HELD * THREADS, blocks = ceil_div(t_count(w), each);
-    Factors f = factors(h);
+    Given   f = given(h);
     Streams<M, S> s = { SPLIT ? NULL : (float *)(copies ? master : w).data,
                         copies && w.dtype == F32 ? (float *)w.data : NULL,
                         copies && w.dtype == BF16 ? (bf16 *)w.data : NULL,

@@ -173,7 +173,7 @@ typedef struct Pools {
     float       *coef;                               /* may be NULL */
     int64_t      rows, strips, L, G, E, K;
     AuxForm      form;
-    float        coeff;
+    Factor       coeff;
 } Pools;
 
 static __global__ void zero(float *x, int64_t n)
@@ -216,7 +216,7 @@ static __global__ void __launch_bounds__(1024) pool_strip(double *part, Pools p)
     __syncthreads();
     F = P = 0.0;
     for (int i = 0; i < lines; i++) F += f[i][x], P += q[i][x];
-    float slope = worth != 0.0 ? (float)(p.coeff * worth * F) : 0.0f;
+    float slope = worth != 0.0 ? (float)(factor_value(p.coeff) * worth * F) : 0.0f;
     for (int64_t r = y; p.coef && e < p.E && r < p.rows; r += lines) p.coef[at + r * p.E] = slope;
     double loss = warp_sum(F * P);
     if (!threadIdx.x) part[blockIdx.x] = worth != 0.0 ? worth * loss : 0.0;
@@ -224,7 +224,7 @@ static __global__ void __launch_bounds__(1024) pool_strip(double *part, Pools p)
 
 static __global__ void __launch_bounds__(256)
 pools_add(float *out, const double *part, int64_t parts, const float *zsum, const float *len, int64_t L,
-          int64_t G, float coeff)
+          int64_t G, Factor coeff)
 {
     __shared__ double work[32];
     double groups, N = tokens_of(len, G, &groups), loss = 0.0, z = 0.0;
@@ -233,13 +233,13 @@ pools_add(float *out, const double *part, int64_t parts, const float *zsum, cons
     loss = block_sum(loss, work);
     z = block_sum(z, work);
     if (threadIdx.x) return;
-    out[0] = (float)loss, out[1] = (float)z, out[2] = (float)(coeff * loss);
+    out[0] = (float)loss, out[1] = (float)z, out[2] = (float)(factor_value(coeff) * loss);
 }
 
 }
 
 extern "C" void cuda_aux_loss(Backend *be, Tensor out, Tensor coef, Tensor count, Tensor prob, Tensor zsum,
-                              Tensor len, AuxForm form, int64_t K, float coeff)
+                              Tensor len, AuxForm form, int64_t K, Factor coeff)
 {
     int64_t L = t_count(zsum), G = t_count(len), E = count.n[2], parts = 0;
     int64_t rows = form == AUX_POOLED ? L * G : form == AUX_LAYER ? G : 1;

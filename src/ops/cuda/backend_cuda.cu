@@ -493,7 +493,7 @@ static void cuda_describe(char *out, size_t n)
 
 extern "C" const Device device_cuda = {
     "cuda",     &cuda_ops,   false,      cuda_open,    cuda_close, cuda_map,
-    cuda_unmap, cuda_upload, cuda_fetch, cuda_pin,     cuda_sync,  cuda_describe, cuda_state, cuda_memory,
-    cuda_peak,  cuda_ahead,  cuda_join,  cuda_prepare, cuda_clock, cuda_host_map, cuda_host_unmap,
-    &cuda_copies, cuda_memory_used, &cuda_shares,
+    cuda_unmap, cuda_upload, cuda_put,   cuda_fetch,   cuda_pin,   cuda_sync,  cuda_describe, cuda_state,
+    cuda_memory, cuda_peak,  cuda_ahead, cuda_join,    cuda_prepare, cuda_clock, cuda_host_map,
+    cuda_host_unmap, &cuda_copies, cuda_memory_used, &cuda_shares,
 };

@@ -88,7 +88,7 @@ typedef struct Join {
     const double *parts;
     const int    *labels;
     int64_t       n, slices;
-    float         scale;
+    Factor        scale;
 } Join;
 
 /* Row i of all slices: its logsumexp, and through *target the logit of its label. */
@@ -117,13 +117,13 @@ static __global__ void __launch_bounds__(1024) join(Join a)
         sum += e;
     }
     sum = block_sum(sum, part);
-    if (!threadIdx.x && a.loss) *a.loss += a.scale * sum;
+    if (!threadIdx.x && a.loss) *a.loss += factor_value(a.scale) * sum;
 }
 
 }
 
 extern "C" void cuda_ce_join(Backend *be, Tensor loss, Tensor lse, Tensor each, Tensor parts, Tensor labels,
-                             float scale)
+                             Factor scale)
 {
     int64_t n = t_count(labels);
     Join a = { (double *)loss.data, (float *)lse.data, (float *)each.data, (const double *)parts.data,
@@ -139,7 +139,7 @@ typedef struct Gradient {
     const float *lse;
     const int   *labels;
     int64_t      ds, zs, V, from;
-    float        scale;
+    Factor       scale;
 } Gradient;
 
 /* O is the dtype of dlogits, T of logits. */
@@ -147,7 +147,7 @@ template <class O, class T, int N> static __global__ void __launch_bounds__(THRE
 {
     O       *d = (O *)g.d + blockIdx.x * g.ds;
     const T *z = (const T *)g.z + blockIdx.x * g.zs;
-    float    lse = g.lse[blockIdx.x], scale = g.scale;
+    float    lse = g.lse[blockIdx.x], scale = factor_value(g.scale);
     int64_t  label = g.labels[blockIdx.x];
     if (label < 0) {
         const float zeros[N] = { 0.0f };
@@ -184,7 +184,7 @@ template <class O, class T> static void gradient(Backend *be, Gradient g, int64_
 }
 
 extern "C" void cuda_ce_bwd(Backend *be, Tensor dlogits, Tensor logits, Tensor lse, Tensor labels,
-                            int64_t from, float scale)
+                            int64_t from, Factor scale)
 {
     Gradient g = { dlogits.data, logits.data, (const float *)lse.data, (const int *)labels.data, dlogits.s[0],
                    logits.s[0], logits.n[1], from, scale };

@@ -66,6 +66,8 @@ void cuda_stick(Backend *be, cudaError_t e, const char *what);
  * first. */
 void *cuda_workspace(Backend *be, size_t bytes);
 
+void cuda_put(Backend *be, void *dst, const void *host, size_t bytes);       /* Device.put; put.cu */
+
 /* The two libraries, opened and closed with the GPU: cuBLASLt (cublaslt.cu), which is required, and cuDNN
  * (attention_cudnn.cu), which is optional. The descriptions are for `treb doctor`. */
 Status lt_open(Cuda *c);

@@ -53,8 +53,14 @@ namespace {
 
 struct Same { __device__ float operator()(float a, float) const { return a; } };
 struct Sum { __device__ float operator()(float a, float b) const { return a + b; } };
-struct Times { float c; __device__ float operator()(float a, float) const { return c * a; } };
-struct Mix { float ca, cb; __device__ float operator()(float a, float b) const { return ca * a + cb * b; } };
+struct Times { Factor c; __device__ float operator()(float a, float) const { return factor_value(c) * a; } };
+struct Mix {
+    Factor ca, cb;
+    __device__ float operator()(float a, float b) const
+    {
+        return factor_value(ca) * a + factor_value(cb) * b;
+    }
+};
 
 }
 
@@ -70,9 +76,9 @@ extern "C" void cuda_add(Backend *be, Tensor y, Tensor a, Tensor b)
     map_rows<2>(be, "add", Sum{}, y, a, b);
 }
 
-extern "C" void cuda_mix(Backend *be, Tensor y, Tensor a, Tensor b, float ca, float cb)
+extern "C" void cuda_mix(Backend *be, Tensor y, Tensor a, Tensor b, Factor ca, Factor cb)
 {
-    if (ca == 0.0f)      map_rows<1>(be, "mix", Times{ cb }, y, b, b);
-    else if (cb == 0.0f) map_rows<1>(be, "mix", Times{ ca }, y, a, a);
-    else                 map_rows<2>(be, "mix", Mix{ ca, cb }, y, a, b);
+    if (factor_is(ca, 0.0f))      map_rows<1>(be, "mix", Times{ cb }, y, b, b);
+    else if (factor_is(cb, 0.0f)) map_rows<1>(be, "mix", Times{ ca }, y, a, a);
+    else                          map_rows<2>(be, "mix", Mix{ ca, cb }, y, a, b);
 }

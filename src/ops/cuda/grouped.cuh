@@ -10,14 +10,28 @@
 
 /* Dropout (ops/dropout.h) as a kernel argument: an element whose random number, in the upper half of a word,
  * is at least `least` is kept and multiplied by `scale`. */
-typedef struct DropoutArgs { uint64_t seed, stream; uint32_t row, col, least; float scale; } DropoutArgs;
+typedef struct DropoutArgs {
+    uint64_t seed, stream;
+    uint32_t row, col, least;
+    float    scale;
+    const uint64_t *base;           /* see Dropout */
+} DropoutArgs;
 
 static inline DropoutArgs dropout_args(Dropout d, float scale)
 {
     DropoutArgs h = { d.seed, d.stream, (uint32_t)d.row, (uint32_t)d.col, dropout_threshold(d.p) << 16,
-                      scale };
+                      scale, d.base };
     return h;
 }
+
+#ifdef __CUDACC__
+/* At the begin of a kernel: the same with the seed of the mask. */
+template <bool DROP> __device__ inline DropoutArgs dropout_seeded(DropoutArgs h)
+{
+    if (DROP) h.seed = dropout_seed(h.base, h.seed, h.stream);
+    return h;
+}
+#endif
 
 /* A call of grouped_gemm.c. A c that is the sum over all experts (TN) is computed as one expert that has all
  * the rows: experts begin at every `every`-th offset. Without offsets there is one expert of `every` rows.

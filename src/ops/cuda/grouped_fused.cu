@@ -302,7 +302,7 @@ fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends,
     __syncthreads();
     if (threadIdx.x < CONSUMERS * 32) {
         regs_more<MORE>();
-        fused_warpgroup<End, DROP>(g, off, base, ends, h);
+        fused_warpgroup<End, DROP>(g, off, base, ends, dropout_seeded<DROP>(h));
     } else {
         regs_less<LESS>();
         if (threadIdx.x / 32 == CONSUMERS) produce<End::MODE, End::HALVES, DROP>(maps, g, off, base);

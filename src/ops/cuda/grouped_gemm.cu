@@ -200,7 +200,7 @@ tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
     __syncthreads();
     if (threadIdx.x < CONSUMERS * 32) {
         regs_more<MORE>();
-        multiply_tiles<MODE, C, ACC, DROP>(g, off, base, &mc, h);
+        multiply_tiles<MODE, C, ACC, DROP>(g, off, base, &mc, dropout_seeded<DROP>(h));
     } else {
         regs_less<LESS>();
         int warp = threadIdx.x / 32 - CONSUMERS;
@@ -290,12 +290,12 @@ plain(C *c, const T *a, const T *b, const T *low, const T *lw, const int *offset
     int     rows = off.at<DROP>(e + 1) - (int)first, M = w.tn ? w.M : rows;
     float   acc[4][4] = { };
     int     ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-    Less    less = { h, first, w.tn };
+    Less    less = { dropout_seeded<DROP>(h), first, w.tn };
     a += first * (w.tn ? w.main.ak : w.main.am), b += w.tn ? first * w.main.bk : e * w.main.be;
     low += first * w.lora.am, lw += e * w.lora.be;
     if (DROP && w.lora.K) {                     /* before the main product */
         add_terms<false>(acc, low, lw, w.lora, w.lora.K, m0, n0, M, w.N, less);
-        dropout_acc(acc, h, first + m0 + ty, n0 + tx);
+        dropout_acc(acc, less.h, first + m0 + ty, n0 + tx);
         add_terms<false>(acc, a, b, w.main, w.main.K, m0, n0, M, w.N, less);
     } else {
         add_terms<DROP>(acc, a, b, w.main, w.tn ? rows : w.main.K, m0, n0, M, w.N, less);

@@ -170,7 +170,7 @@ narrow(const __grid_constant__ Maps maps, const __grid_constant__ GroupedJob g, 
     }
     __syncthreads();
     int warp = threadIdx.x / 32;
-    if (warp < CONSUMERS)       multiply<MODE, C, DROP>(g, off, base, p, add, h);
+    if (warp < CONSUMERS)       multiply<MODE, C, DROP>(g, off, base, p, add, dropout_seeded<DROP>(h));
     else if (warp == CONSUMERS) load<MODE>(maps, g, off, base);
     else if (threadIdx.x == (CONSUMERS + 1) * 32 && MODE == GEMM_TN) draw_tiles(g, base);
 }

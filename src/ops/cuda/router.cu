@@ -162,7 +162,7 @@ typedef struct Routed {
     const int   *idx, *group;
     int64_t      zs, cs, T;
     int          E, K;
-    float        zcoef;
+    Factor       zcoef;
     bool         renorm;
 } Routed;
 
@@ -188,7 +188,7 @@ static __global__ void __launch_bounds__(32 * WARPS) route_back(O *dz, int64_t s
     if (t >= r.T) return;
     int          at = r.group ? r.group[t] : 0;
     float       *row = rows + warp * E, mean = 0.0f, lse = r.lse[t];
-    float        shift = at >= 0 ? 2.0f * r.zcoef * lse : 0.0f;
+    float        shift = at >= 0 ? 2.0f * factor_value(r.zcoef) * lse : 0.0f;
     const float *c = r.coef && at >= 0 ? r.coef + at * r.cs : NULL;
     const float *w = r.weight + t * K, *g = r.g + t * K;
     if (r.g) {
@@ -209,7 +209,7 @@ static __global__ void __launch_bounds__(32 * WARPS) route_back(O *dz, int64_t s
 }
 
 extern "C" void cuda_router_bwd(Backend *be, Tensor dlogits, Tensor dweight, Tensor weight, Tensor idx,
-                                Tensor logits, Tensor lse, Tensor coef, Tensor group, float zcoef,
+                                Tensor logits, Tensor lse, Tensor coef, Tensor group, Factor zcoef,
                                 bool renorm)
 {
     int64_t T = logits.n[0], E = logits.n[1], fit = min_i64(WARPS, 48 * 1024 / (4 * E));
