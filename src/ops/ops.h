@@ -85,6 +85,7 @@ typedef struct AdamW {
 AdamStep adam_step(const AdamW *h);                      /* of h->lr and h->step; ops/adamw.c */
 
 typedef struct PeerGroup PeerGroup;                       /* ops/peer.h */
+typedef enum { PEER_READY, PEER_DONE } PeerMark;
 
 enum { MM = 1, EW = 0 };
 

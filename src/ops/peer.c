@@ -3,17 +3,17 @@
  *   peer_route    kept (T, K): the expert of each assignment, -1: none. Exchanges the counts and sets, on
  *                 every member by the same numbers: rows (T, K), for an assignment to an expert of EP rank r
  *                 r row_capacity + its row there, where rows are ordered by expert, source member, token and
- *                 k; slots (T, K) = t K + k; both -1 where there is none. offsets: of the own experts. If
- *                 some member's rows would exceed row_capacity, or a member does not answer, all rows are -1
- *                 and all offsets 0; unless host_counts, STATUS_OVERFLOW is set too.
- *   peer_post     Posts rows (capacity, D), gate (capacity, 1) f32, origin (capacity, 1) i32, the last two
- *                 or none, and waits for the posts of all.
+ *                 k; -1 where there is none. offsets: of the own experts. If some member's rows would exceed
+ *                 row_capacity, or a member does not answer, all rows are -1 and all offsets 0; unless
+ *                 host_counts, STATUS_OVERFLOW is set too.
+ *   peer_post     Posts rows (capacity, D) and, or none, gate (capacity, 1) f32. With wait: as peer_wait for
+ *                 PEER_READY after it.
  *   peer_push     x[t] to the rows of its assignments on all etp members of their EP rank. With weight
- *                 (T, K) f32 also gate = weight[t,k] and origin = me slots + t K + k. With wait: as
- *                 peer_wait after it.
- *   peer_return   x[r], r < offsets[last], to the return buffer of the member it came from, by its origin:
- *                 row (me % etp) slots + t K + k. With wait: as peer_wait after it.
- *   peer_wait     Waits until the rows of all members have come.
+ *                 (T, K) f32 also gate = weight[t,k]. With wait: as peer_wait for PEER_DONE after it.
+ *   peer_pull     y[t] = the rows of its assignments on all etp members of their EP rank + res[t], which may
+ *                 be absent or y. Sums run in f32, by k and then by member, res last, and round once: as
+ *                 combine does. Ends when all members have pulled.
+ *   peer_wait     Waits until all members have posted, or until they have pushed.
  *
  * Costs are those of T K rows for each of etp members, evenly spread: the host does not know the counts. */
 #include "ops/cpu/cpu_rows.h"
@@ -29,23 +29,21 @@ static int64_t bytes_of_row(Tensor t) { return row_width(t) * (int64_t)dtype_siz
 
 static bool is_index(Tensor t) { return t.dtype == I32 && t_dense(t); }
 
-Cost peer_route_cost(Backend *be, const PeerGroup *g, Tensor offsets, Tensor rows, Tensor slots, Tensor kept,
+Cost peer_route_cost(Backend *be, const PeerGroup *g, Tensor offsets, Tensor rows, Tensor kept,
                      bool host_counts, int layer)
 {
-    REQUIRE(is_index(offsets) && is_index(rows) && is_index(slots) && is_index(kept) && t_same(rows, kept) &&
-            t_same(slots, kept) && t_count(kept) <= g->slots &&
+    REQUIRE(is_index(offsets) && is_index(rows) && is_index(kept) && t_same(rows, kept) &&
             g->E * g->etp == (t_count(offsets) - 1) * g->n,
-            "peer_route: offsets %s rows %s slots %s kept %s", t_fmt(offsets), t_fmt(rows), t_fmt(slots),
-            t_fmt(kept));
-    return (Cost){ .rd = t_bytes(kept) + 4 * g->n * g->E, .wr = t_bytes(rows) * 2 + 4 * g->n * g->E };
+            "peer_route: offsets %s rows %s kept %s", t_fmt(offsets), t_fmt(rows), t_fmt(kept));
+    return (Cost){ .rd = t_bytes(kept) + 4 * g->n * g->E, .wr = t_bytes(rows) + 4 * g->n * g->E };
 }
 
-Cost peer_post_cost(Backend *be, const PeerGroup *g, int channel, Tensor rows, Tensor gate, Tensor origin,
+Cost peer_post_cost(Backend *be, const PeerGroup *g, int channel, Tensor rows, Tensor gate, bool wait,
                     int layer)
 {
-    REQUIRE(t_dense(rows) && rows.n[0] >= g->row_capacity && t_has(gate) == t_has(origin) &&
-            (!t_has(gate) || (gate.dtype == F32 && t_dense(gate) && is_index(origin))),
-            "peer_post: rows %s gate %s origin %s", t_fmt(rows), t_fmt(gate), t_fmt(origin));
+    REQUIRE(t_dense(rows) && rows.n[0] >= g->row_capacity &&
+            (!t_has(gate) || (gate.dtype == F32 && t_dense(gate))),
+            "peer_post: rows %s gate %s", t_fmt(rows), t_fmt(gate));
     return (Cost){ .wr = 8 * g->n };
 }
 
@@ -55,20 +53,26 @@ Cost peer_push_cost(Backend *be, const PeerGroup *g, int channel, Tensor x, Tens
     REQUIRE(x.rank == 2 && is_index(rows) && rows.n[0] == x.n[0] && x.s[1] == 1 &&
             (!t_has(weight) || (weight.dtype == F32 && t_dense(weight) && t_count(weight) == t_count(rows))),
             "peer_push: x %s rows %s weight %s", t_fmt(x), t_fmt(rows), t_fmt(weight));
-    int64_t each = bytes_of_row(x) + (t_has(weight) ? 8 : 0);
+    int64_t each = bytes_of_row(x) + (t_has(weight) ? 4 : 0);
     return (Cost){ .rd = t_bytes(x) + t_bytes(rows), .wr = t_count(rows) * g->etp * each };
 }
 
-Cost peer_return_cost(Backend *be, const PeerGroup *g, int channel, Tensor x, Tensor origin, Tensor offsets,
-                      bool wait, int layer)
+Cost peer_pull_cost(Backend *be, const PeerGroup *g, int channel, Tensor y, Tensor rows, Tensor res,
+                    int layer)
 {
-    REQUIRE(x.rank == 2 && t_dense(x) && is_index(origin) && t_count(origin) >= x.n[0] && is_index(offsets),
-            "peer_return: x %s origin %s offsets %s", t_fmt(x), t_fmt(origin), t_fmt(offsets));
-    return (Cost){ .rd = expert_bytes(be, x) + expert_bytes(be, t_rows(origin, 0, x.n[0])),
-                   .wr = expert_bytes(be, x) };
+    REQUIRE(y.rank == 2 && y.s[1] == 1 && is_index(rows) && rows.rank == 2 && rows.n[0] == y.n[0] &&
+            (!t_has(res) || t_same(res, y)),
+            "peer_pull: y %s rows %s res %s", t_fmt(y), t_fmt(rows), t_fmt(res));
+    int64_t taken = t_count(rows) * g->etp;
+    return (Cost){ .flops = (double)(taken * row_width(y)),
+                   .rd    = taken * bytes_of_row(y) + t_bytes(rows) + opt_bytes(res),
+                   .wr    = t_bytes(y) };
 }
 
-Cost peer_wait_cost(Backend *be, const PeerGroup *g, int channel, int layer) { return (Cost){ 0 }; }
+Cost peer_wait_cost(Backend *be, const PeerGroup *g, int channel, PeerMark mark, int layer)
+{
+    return (Cost){ 0 };
+}
 
 /* ---- words ---- */
 
@@ -157,17 +161,14 @@ static int64_t set_starts(const PeerGroup *g, int64_t epoch, int32_t *start, int
     return most;
 }
 
-static void place_assignments(int32_t *rows, int32_t *slots, const int32_t *kept, int64_t n, int32_t *start,
-                              int64_t E, bool none)
+static void place_assignments(int32_t *rows, const int32_t *kept, int64_t n, int32_t *start, int64_t E,
+                              bool none)
 {
-    for (int64_t i = 0; i < n; i++) {
-        bool has = !none && kept[i] >= 0 && kept[i] < E;
-        rows[i]  = has ? start[kept[i]]++ : -1;
-        slots[i] = has ? (int32_t)i : -1;
-    }
+    for (int64_t i = 0; i < n; i++)
+        rows[i] = !none && kept[i] >= 0 && kept[i] < E ? start[kept[i]]++ : -1;
 }
 
-void cpu_peer_route(Backend *be, const PeerGroup *g, Tensor offsets, Tensor rows, Tensor slots, Tensor kept,
+void cpu_peer_route(Backend *be, const PeerGroup *g, Tensor offsets, Tensor rows, Tensor kept,
                     bool host_counts, int layer)
 {
     int32_t       *start = (int32_t *)cpu_shared(be);
@@ -182,34 +183,34 @@ void cpu_peer_route(Backend *be, const PeerGroup *g, Tensor offsets, Tensor rows
     if (none) memset(offsets.data, 0, (size_t)t_bytes(offsets));
     if (none && !failed && !host_counts) g->status[STATUS_OVERFLOW] = 1;
     g->state[STATE_MAX_ROWS] = most;
-    place_assignments(rows.data, slots.data, e, n, start, g->E, none);
+    place_assignments(rows.data, e, n, start, g->E, none);
 }
 
 /* ---- rows ---- */
 
-void cpu_peer_post(Backend *be, const PeerGroup *g, int channel, Tensor rows, Tensor gate, Tensor origin,
+void cpu_peer_wait(Backend *be, const PeerGroup *g, int channel, PeerMark mark, int layer)
+{
+    await_all(g, mail_mark(g->n, channel, mark), g->state[STATE_CHANNEL + channel], channel, layer);
+}
+
+void cpu_peer_post(Backend *be, const PeerGroup *g, int channel, Tensor rows, Tensor gate, bool wait,
                    int layer)
 {
     int64_t epoch = ++g->state[STATE_CHANNEL + channel];
-    int64_t at[PEER_ADDRESSES] = { peer_address(g, rows), peer_address(g, gate), peer_address(g, origin) };
+    int64_t at[PEER_ADDRESSES] = { peer_address(g, rows), peer_address(g, gate) };
     for (int m = 0; m < g->n; m++)
         memcpy(mail_of(g, m) + mail_address(g->n, channel, g->me), at, sizeof at);
     show_all(g, mail_ready(g->n, channel, g->me), epoch);
-    await_all(g, mail_ready(g->n, channel, 0), epoch, channel, layer);
+    if (wait) cpu_peer_wait(be, g, channel, PEER_READY, layer);
 }
 
-void cpu_peer_wait(Backend *be, const PeerGroup *g, int channel, int layer)
-{
-    await_all(g, mail_done(g->n, channel, 0), g->state[STATE_CHANNEL + channel], channel, layer);
-}
-
-static void finish_push(Backend *be, const PeerGroup *g, int channel, bool wait, int layer)
+static void finish_rows(Backend *be, const PeerGroup *g, int channel, bool wait, int layer)
 {
     show_all(g, mail_done(g->n, channel, g->me), g->state[STATE_CHANNEL + channel]);
-    if (wait) cpu_peer_wait(be, g, channel, layer);
+    if (wait) cpu_peer_wait(be, g, channel, PEER_DONE, layer);
 }
 
-/* What a member has posted: 0: rows, 1: gates, 2: origins. */
+/* What a member has posted: 0: rows, 1: gates. */
 static char *posted(const PeerGroup *g, int channel, int member, int what)
 {
     int64_t at = mail_of(g, g->me)[mail_address(g->n, channel, member) + what];
@@ -217,15 +218,19 @@ static char *posted(const PeerGroup *g, int channel, int member, int what)
            (at & (((int64_t)1 << PEER_OFFSET_BITS) - 1));
 }
 
+/* The member of etp member p that has row `at` of an assignment. */
+static int member_of(const PeerGroup *g, int32_t at, int64_t p)
+{
+    return (int)(at / g->row_capacity * g->etp + p);
+}
+
 static void push_gates(const PeerGroup *g, int channel, Tensor rows, const float *weight)
 {
     const int32_t *to = rows.data;
     for (int64_t i = 0; i < t_count(rows); i++)
         for (int p = 0; p < g->etp && to[i] >= 0; p++) {
-            int     member = (int)(to[i] / g->row_capacity) * g->etp + p;
-            int64_t row = to[i] % g->row_capacity;
-            ((float *)(void *)posted(g, channel, member, 1))[row] = weight[i];
-            ((int32_t *)(void *)posted(g, channel, member, 2))[row] = (int32_t)(g->me * g->slots + i);
+            char *gate = posted(g, channel, member_of(g, to[i], p), 1);
+            ((float *)(void *)gate)[to[i] % g->row_capacity] = weight[i];
         }
 }
 
@@ -237,27 +242,38 @@ void cpu_peer_push(Backend *be, const PeerGroup *g, int channel, Tensor x, Tenso
     size_t         bytes = (size_t)bytes_of_row(x);
     #pragma omp parallel for schedule(static) if(worth_threads(n * row_width(x)))
     for (int64_t i = 0; i < n; i++)
-        for (int p = 0; p < g->etp && to[i] >= 0; p++) {
-            int member = (int)(to[i] / g->row_capacity) * g->etp + p;
-            memcpy(posted(g, channel, member, 0) + (size_t)(to[i] % g->row_capacity) * bytes,
-                   row_ptr(x, i / K), bytes);
-        }
+        for (int p = 0; p < g->etp && to[i] >= 0; p++)
+            memcpy(posted(g, channel, member_of(g, to[i], p), 0) +
+                   (size_t)(to[i] % g->row_capacity) * bytes, row_ptr(x, i / K), bytes);
     if (n && t_has(weight)) push_gates(g, channel, rows, weight.data);
-    finish_push(be, g, channel, wait, layer);
+    finish_rows(be, g, channel, wait, layer);
 }
 
-void cpu_peer_return(Backend *be, const PeerGroup *g, int channel, Tensor x, Tensor origin, Tensor offsets,
-                     bool wait, int layer)
+/* acc += columns col .. col + n - 1 of the rows of a token, which are as wide as those of y. */
+static void add_sources(const PeerGroup *g, int channel, float *acc, Tensor y, const int32_t *from, int64_t K,
+                        int64_t col, int64_t n)
 {
-    const int32_t *from = origin.data;
-    int64_t        n = g->state[STATE_FAILED] ? 0 : ((int32_t *)offsets.data)[t_count(offsets) - 1];
-    size_t         bytes = (size_t)bytes_of_row(x);
-    g->state[STATE_CHANNEL + channel]++;
-    #pragma omp parallel for schedule(static) if(worth_threads(n * row_width(x)))
-    for (int64_t r = 0; r < n; r++) {
-        int64_t slot = g->me % g->etp * g->slots + from[r] % g->slots;
-        memcpy(g->table[table_return(channel) * g->n + from[r] / g->slots] + (size_t)slot * bytes,
-               row_ptr(x, r), bytes);
+    int64_t shape[] = { g->row_capacity, row_width(y) };
+    for (int64_t i = 0; i < K * g->etp; i++) {
+        int32_t at = from[i / g->etp];
+        if (at < 0) continue;
+        char *rows = posted(g, channel, member_of(g, at, i % g->etp), 0);
+        piece_add(acc, t_wrap(rows, (DType)y.dtype, 2, shape), at % g->row_capacity, col, n);
     }
-    finish_push(be, g, channel, wait, layer);
+}
+
+void cpu_peer_pull(Backend *be, const PeerGroup *g, int channel, Tensor y, Tensor rows, Tensor res, int layer)
+{
+    int64_t T = g->state[STATE_FAILED] ? 0 : y.n[0], D = row_width(y), K = rows.n[1];
+    #pragma omp parallel for schedule(static) if(worth_threads(T * D * K))
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t c = 0; c < D; c += PIECE) {
+            float   acc[PIECE];
+            int64_t n = D - c < PIECE ? D - c : PIECE;
+            memset(acc, 0, (size_t)n * sizeof *acc);
+            add_sources(g, channel, acc, y, (const int32_t *)rows.data + t * K, K, c, n);
+            if (t_has(res)) piece_add(acc, res, t, c, n);
+            piece_store(y, t, c, acc, n);
+        }
+    finish_rows(be, g, channel, true, layer);
 }

@@ -8,17 +8,17 @@
  *   route   Every member writes its counts per expert into every mailbox, then its epoch. Counts are double
  *           buffered by the parity of the epoch: a member writes epoch e + 2 after it has seen e + 1 of all,
  *           and a member shows e + 1 after it has read e.
- *   post    Every member writes the addresses that it receives rows at, then its epoch (`ready`); it does so
- *           in the order of its stream, when nothing reads that memory any more. Post waits for all: after
- *           it the member may push.
- *   push    Writes rows to the addresses that were posted, then its epoch (`done`) into each mailbox. A
- *           member posts again on the same channel after it has seen `done` of all, so a post that is still
- *           read is never overwritten, nor rows that are still read.
- *   return  Writes rows into the return buffer of the member they came from, then `done`. It needs no post:
- *           between two returns of a lane there is a push of the same lane; a member has pushed after it has
- *           read the rows of the return before (order of its stream), and no member returns before it has
- *           seen the push of all.
- *   wait    Waits for `done` of all members.
+ *   post    Every member writes the addresses of rows that the others write or read, then its epoch
+ *           (`ready`); it does so in the order of its stream: when nothing reads rows to be written any more,
+ *           or when rows to be read have been computed. Who has seen `ready` of all may push or pull.
+ *   push    Writes rows to the addresses that were posted, then its epoch (`done`) into each mailbox. The
+ *           rows of a member have come when it has seen `done` of all.
+ *   pull    Reads rows at the addresses that were posted and sums them, then `done`; it waits for `done` of
+ *           all, so what follows in a member's stream may overwrite the rows that it has posted.
+ *   wait    Waits for `ready` or `done` of all members.
+ *
+ * A member posts again on the same channel after it has seen `done` of all, so a post that is still read is
+ * never overwritten.
  *
  * A lane is a sequence of passes that do not overlap with each other: a backward that alternates with a
  * forward has its own. In a lane one exchange of each kind is under way at a time; its channel is lane and
@@ -30,7 +30,7 @@
 #ifndef OPS_PEER_H
 #define OPS_PEER_H
 
-#include "tensor/tensor.h"
+#include "ops/ops.h"
 
 #ifdef __CUDACC__
 #define PEER_FN static __host__ __device__ inline
@@ -39,7 +39,7 @@
 #endif
 
 typedef enum { PEER_DISPATCH, PEER_COMBINE, PEER_GATE_GRAD, PEER_KINDS } PeerKind;
-enum { PEER_LANES = 2, PEER_CHANNELS = PEER_LANES * PEER_KINDS, PEER_ADDRESSES = 3, PEER_OFFSET_BITS = 48,
+enum { PEER_LANES = 2, PEER_CHANNELS = PEER_LANES * PEER_KINDS, PEER_ADDRESSES = 2, PEER_OFFSET_BITS = 48,
        PEER_REGIONS = 640 };
 
 /* Words of `state`, on the device: epochs, and for kernels of several blocks how many have finished. */
@@ -53,13 +53,13 @@ enum { STATUS_ABORT, STATUS_OVERFLOW, STATUS_FAILED, STATUS_MEMBER, STATUS_CHANN
 
 typedef struct PeerRegion { char *base; size_t bytes; } PeerRegion;
 
-/* table (1 + 2 PEER_LANES + PEER_REGIONS, n), on the device: addresses in this process of the members'
- * mailboxes, of their return buffers of rows and of gates by lane, and of their regions. */
+/* table (1 + PEER_REGIONS, n), on the device: addresses in this process of the members' mailboxes and of
+ * their regions. */
 typedef struct PeerGroup {
     int      n, me, etp;                 /* members; this one; parts of an expert */
     int      group;                      /* GroupId (comm/mesh.h): the row of the ledger */
     int      regions;
-    int64_t  E, row_capacity, slots;     /* experts; rows of a member's buffers; rows of a return buffer */
+    int64_t  E, row_capacity;            /* experts; rows of a member's buffers */
     int64_t *state, *status;
     char   **table;
     const PeerRegion *region;            /* own regions, for the host */
@@ -76,6 +76,10 @@ PEER_FN int64_t mail_done(int n, int channel, int from)
 {
     return mail_ready(n, PEER_CHANNELS + channel, from);
 }
+PEER_FN int64_t mail_mark(int n, int channel, PeerMark mark)                  /* of the first member */
+{
+    return mark == PEER_READY ? mail_ready(n, channel, 0) : mail_done(n, channel, 0);
+}
 PEER_FN int64_t mail_address(int n, int channel, int from)
 {
     return mail_ready(n, 2 * PEER_CHANNELS, 0) + ((int64_t)channel * n + from) * PEER_ADDRESSES;
@@ -83,12 +87,7 @@ PEER_FN int64_t mail_address(int n, int channel, int from)
 PEER_FN int64_t mail_counts(int n) { return mail_address(n, PEER_CHANNELS, 0); }
 PEER_FN int64_t mail_words(int n, int64_t E) { return mail_counts(n) + n * E; }
 
-/* Rows of `table`. */
-PEER_FN int64_t table_return(int channel)
-{
-    return 1 + channel / PEER_KINDS * 2 + (channel % PEER_KINDS == PEER_GATE_GRAD);
-}
-PEER_FN int64_t table_region(int64_t region) { return 1 + 2 * PEER_LANES + region; }
+PEER_FN int64_t table_region(int64_t region) { return 1 + region; }           /* a row of `table` */
 
 /* An address as other members read it: region and offset. */
 static inline int64_t peer_address(const PeerGroup *g, Tensor t)

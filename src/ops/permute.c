@@ -132,26 +132,6 @@ void cpu_gather_rows(Backend *be, Tensor y, Tensor x, Tensor src, int64_t div)
     }
 }
 
-/* Sums are formed by pieces of a row: acc += columns col .. col+n-1. */
-static HOT void add_f32(float *acc, const float *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) acc[i] += x[i];
-}
-static HOT void add_bf16(float *acc, const uint16_t *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) acc[i] += bf16_to_f32(x[i]);
-}
-static void add_piece(float *acc, Tensor x, int64_t row, int64_t col, int64_t n)
-{
-    if (x.dtype == F32) add_f32(acc, (const float *)row_ptr(x, row) + col, n);
-    else add_bf16(acc, (const uint16_t *)row_ptr(x, row) + col, n);
-}
-static void store_piece(Tensor y, int64_t row, int64_t col, const float *acc, int64_t n)
-{
-    if (y.dtype == F32) memcpy((float *)row_ptr(y, row) + col, acc, (size_t)n * sizeof *acc);
-    else cpu_narrow((uint16_t *)row_ptr(y, row) + col, acc, n);
-}
-
 void cpu_scatter_rows(Backend *be, Tensor y, Tensor x, Tensor rows, bool add)
 {
     const int32_t *to = rows.data;
@@ -167,9 +147,9 @@ void cpu_scatter_rows(Backend *be, Tensor y, Tensor x, Tensor rows, bool add)
             float   acc[PIECE];
             int64_t n = D - c < PIECE ? D - c : PIECE;
             memset(acc, 0, (size_t)n * sizeof *acc);
-            add_piece(acc, y, to[i], c, n);
-            add_piece(acc, x, i, c, n);
-            store_piece(y, to[i], c, acc, n);
+            piece_add(acc, y, to[i], c, n);
+            piece_add(acc, x, i, c, n);
+            piece_store(y, to[i], c, acc, n);
         }
     }
 }
@@ -197,9 +177,9 @@ void cpu_combine(Backend *be, Tensor y, Tensor x, Tensor rows, Tensor res)
             int64_t n = D - c < PIECE ? D - c : PIECE;
             memset(acc, 0, (size_t)n * sizeof *acc);
             for (int64_t k = 0; k < K; k++)
-                if (r[k] >= 0) add_piece(acc, x, r[k], c, n);
-            if (t_has(res)) add_piece(acc, res, t, c, n);
-            store_piece(y, t, c, acc, n);
+                if (r[k] >= 0) piece_add(acc, x, r[k], c, n);
+            if (t_has(res)) piece_add(acc, res, t, c, n);
+            piece_store(y, t, c, acc, n);
         }
     }
 }

@@ -1,22 +1,22 @@
 /* parallel/dispatch_peer.c -- kernels write the row of each (token, expert) assignment straight into the
- * memory of the expert's rank, and results into the memory of the token's rank: one hop over etp_ep
- * (parallel/peer_hop.h; ops/peer.h says how).
+ * memory of the expert's rank, and read results from it: one hop over etp_ep (parallel/peer_hop.h; ops/peer.h
+ * says how).
  *
  * Rows go to the place where the expert reads them (MoeAct.x, or scratch in backward) without a copy in
- * between. Results go into a return buffer with a row for each assignment, a plane for each ETP member, from
- * which they are summed as in dispatch_alltoall.c: the bits are the same. The host never waits and knows no
- * counts: R is row_capacity, grouped products take the rows in use from offsets, and the ledger is charged
- * with an even share, T K ETP rows.
+ * between. Results stay where the expert has written them: the token's rank reads them there and sums them in
+ * the order of dispatch_alltoall.c, so the bits are the same. The host never waits and knows no counts: R is
+ * row_capacity, grouped products take the rows in use from offsets, and the ledger is charged with an even
+ * share, T K ETP rows.
  *
  * A layer whose rows do not fit sends none; see nn/dispatch.h. With host_counts, and in evaluation, the host
  * fetches the rows of the fullest rank after each routing, and chunks are counted as by the others.
  *
- *   index[ROWS] (T, K), index[SLOTS] (T, K), index[ORIGIN] (R)   of PeerRoute */
+ *   index[ROWS] (T, K)   of PeerRoute */
 #include "parallel/peer_hop.h"
 
 #include <stdlib.h>
 
-enum { ROWS, SLOTS, ORIGIN };
+enum { ROWS };
 
 static PeerHop *hop_of(const Pass *c)    { return c->env->dispatcher->bound; }
 static size_t   table_bytes(const Dispatcher *d) { return sizeof(PeerRoute); }
@@ -31,11 +31,11 @@ static Status fits(const Mesh *mesh, const DispatchConf *conf)
 
 static Status bind(Dispatcher *d, Backend *be, const DispatchArenas *arenas)
 {
-    const MoeShape *s = &d->conf.shape;
     PeerHop *h = calloc(1, sizeof *h);
     if (!h) return fail(E_FIT, "no host memory for a token dispatcher");
     d->bound = h;
-    return peer_hop_open(h, d, be, arenas, &(PeerHopConf){ d->mesh->comm[GR_etp_ep], d->etp, s->E, s->T });
+    return peer_hop_open(h, d, be, arenas,
+                         &(PeerHopConf){ d->mesh->comm[GR_etp_ep], d->etp, d->conf.shape.E });
 }
 
 static void unbind(Dispatcher *d, bool agreed)
@@ -55,8 +55,6 @@ static void reserve(const Pass *c, const Moe *m, MoeAct *a, int64_t T)
     route_table(c, r);
     r->T = T;
     need(c, L_ROUTE, &r->index[ROWS], I32, T, m->K);
-    need(c, L_ROUTE, &r->index[SLOTS], I32, T, m->K);
-    need(c, L_ROUTE, &r->index[ORIGIN], I32, d->row_capacity, 1);
     need(c, L_ROUTE, &a->offsets, I32, d->local_experts + 1, 1);
     need(c, L_ROUTE, &a->gate, F32, d->row_capacity, 1);
 }
@@ -74,11 +72,9 @@ static bool build_routing(const Pass *c, const Moe *m, MoeAct *a, Tensor kept)
     Dispatcher *d = c->env->dispatcher;
     Route      *r = &a->route;
     PeerRoute  *p = r->table;
-    int64_t     T = kept.n[0];
     bool        host_counts = peer_hop_needs_counts(c);
-    *p = (PeerRoute){ .rows = t_rows(r->index[ROWS], 0, T), .slots = t_rows(r->index[SLOTS], 0, T),
-                      .origin = r->index[ORIGIN], .offsets = a->offsets, .weight = a->weight,
-                      .gate = a->gate, .layer = m->index, .max_tokens = r->T, .fresh = true };
+    *p = (PeerRoute){ .rows = t_rows(r->index[ROWS], 0, kept.n[0]), .offsets = a->offsets,
+                      .weight = a->weight, .gate = a->gate, .layer = m->index, .fresh = true };
     routing_scratch_mark(c);
     peer_hop_route(c, hop_of(c), p, kept, host_counts);
     routing_scratch_note(c);

@@ -1,6 +1,6 @@
 /* parallel/peer_hop.h -- one hop of a token dispatch through mapped memory (ops/peer.h), for the dispatchers
- * whose ranks map each other's memory: rows of tokens to the experts of the members of a group, and results
- * back to the member that has the tokens.
+ * whose ranks map each other's memory: rows of tokens are pushed to the experts of the members of a group,
+ * results are pulled by the member that has the tokens.
  *
  * A hop is opened once over a group. A PeerRoute is the routing of one layer; the dispatcher owns its memory
  * and keeps it in the host table of the route. Starts and finishes are as in nn/dispatch.h. The host never
@@ -15,7 +15,6 @@ typedef struct PeerHopConf {
     Comm   *comm;
     int     etp;                         /* parts of an expert, on consecutive members */
     int64_t E;                           /* experts of all members */
-    int64_t tokens;                      /* most rows of tokens of a member */
 } PeerHopConf;
 
 typedef struct PeerHop {
@@ -24,19 +23,15 @@ typedef struct PeerHop {
     Comm      *comm;
     Backend   *be;
     Tensor     mail, state, status, table;
-    Tensor     back[PEER_LANES][2];                /* return buffers: rows, gates */
     char     **addresses;                          /* `table`, on the host */
 } PeerHop;
 
 /*   rows (T, K)     EP rank and row of each assignment; -1: dropped, or of no member
- *   slots (T, K)    its row in the return buffer
- *   origin (R)      source member and slot of each row of this rank's experts
  *   weight (T, K)   gates of the assignments; gate (R): of the rows */
 typedef struct PeerRoute {
-    Tensor  rows, slots, origin, offsets, weight, gate;
-    int     layer;
-    int64_t max_tokens;                  /* that the route has memory for */
-    bool    fresh;                       /* gates and origins have not been pushed yet */
+    Tensor rows, offsets, weight, gate;
+    int    layer;
+    bool   fresh;                        /* gates have not been pushed yet */
 } PeerRoute;
 
 /* Collective: maps the arenas of the members of conf->comm and takes memory from them. Sets d->unmapped. */
@@ -46,7 +41,7 @@ void        peer_hop_close(PeerHop *h, bool agreed);
 /* As dispatch_overflowed. */
 MUST Status peer_hop_overflowed(PeerHop *h, bool *overflow);
 
-/* Exchanges the counts of `kept` (T, K) and sets rows, slots and offsets of r, whose tensors have T rows. */
+/* Exchanges the counts of `kept` (T, K) and sets rows (T, K) and offsets of r. */
 void    peer_hop_route(const Pass *c, PeerHop *h, PeerRoute *r, Tensor kept, bool host_counts);
 /* The rows of the fullest member by the last peer_hop_route; the host waits for it. Without data 0. */
 int64_t peer_hop_max_rows(const Pass *c, const PeerHop *h);
@@ -57,6 +52,7 @@ bool    peer_hop_needs_counts(const Pass *c);
 void peer_hop_dispatch_start(const Pass *c, PeerHop *h, PeerRoute *r, const Exchange *w, Tensor x,
                              Tensor rows);
 void peer_hop_dispatch_finish(const Pass *c, PeerHop *h, const PeerRoute *r, const Exchange *w);
+/* Lets the members read `rows`, which stay as they are until combine_finish; it ends when all have. */
 void peer_hop_combine_start(const Pass *c, PeerHop *h, const PeerRoute *r, const Exchange *w, Tensor rows);
 /* yields: another micro-batch may run before the wait. */
 void peer_hop_combine_finish(const Pass *c, PeerHop *h, const PeerRoute *r, const Exchange *w, Tensor y,

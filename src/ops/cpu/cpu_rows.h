@@ -73,6 +73,11 @@ INLINE void batch_put(void *row, DType d, int64_t i, const float *v, int m)
 
 void rows_add(float *y, const float *a, const float *b, int64_t n);             /* y may be a or b */
 
+/* Sums of rows of a storage dtype are formed by pieces: acc += columns col .. col + n - 1 of a row of x; and
+ * these columns of a row of y become acc. */
+void piece_add(float *acc, Tensor x, int64_t row, int64_t col, int64_t n);
+void piece_store(Tensor y, int64_t row, int64_t col, const float *acc, int64_t n);
+
 /* Weight gradients sum over rows: each chunk (chunk_begin) writes its sum to its own part of the shared
  * workspace, and rows_gather adds the parts to dw in order. Chunks without rows have no part. */
 INLINE float *chunk_part(Backend *be, int chunk, int64_t width) { return cpu_shared(be) + chunk * width; }
