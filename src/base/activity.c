@@ -1,5 +1,6 @@
 /* base/activity.c -- see activity.h. */
 #include "base/activity.h"
+#include "base/clock.h"
 #include "base/cond.h"
 
 #include <stdio.h>
@@ -70,12 +71,19 @@ void activity_describe(const ActivityPlace *p, char *out, size_t n)
 
 /* ---- waiting for other threads ---- */
 
+bool activity_is_slow(const Activity *a, double now)
+{
+    double until;
+    __atomic_load(&a->slow_until, &until, __ATOMIC_RELAXED);
+    return __atomic_load_n(&a->slow, __ATOMIC_RELAXED) > 0 || now < until;
+}
+
 void activity_wait(pthread_cond_t *cond, pthread_mutex_t *lock, const Activity *others, uint64_t *seen)
 {
-    bool slow = __atomic_load_n(&others->slow, __ATOMIC_RELAXED) > 0;
-    if (slow) __atomic_fetch_add(&activity_self()->slow, 1, __ATOMIC_RELAXED);
-    cond_wait_for(cond, lock, 1);
-    if (slow) __atomic_fetch_sub(&activity_self()->slow, 1, __ATOMIC_RELAXED);
+    enum { WAIT_SECONDS = 1, LATE_SECONDS = 2 };
+    double now = clock_now(), until = activity_is_slow(others, now) ? now + WAIT_SECONDS + LATE_SECONDS : 0;
+    __atomic_store(&activity_self()->slow_until, &until, __ATOMIC_RELAXED);
+    cond_wait_for(cond, lock, WAIT_SECONDS);
     uint64_t marks = __atomic_load_n(&others->marks, __ATOMIC_RELAXED);
     if (marks != *seen) activity_mark();
     *seen = marks;

@@ -29,7 +29,8 @@ typedef struct ActivityPlace {           /* where in the run; texts are literals
 typedef struct Activity {
     uint64_t      marks, polls;
     int           polling;               /* > 0: in a loop that counts its turns in `polls` */
-    int           slow;                  /* > 0: inside a system call that may take long */
+    int           slow;                  /* > 0: between activity_slow_begin and _end */
+    double        slow_until;            /* clock_now(): until then as slow as others, see activity_wait */
     ActivityPlace place;
 } Activity;
 
@@ -38,8 +39,8 @@ Activity *activity_self(void);                   /* the record that the calling 
 Activity *activity_adopt(Activity *a);
 
 void      activity_mark(void);                   /* the thread goes on */
-/* Between the two the watchdog waits ten times as long: for system calls that may take minutes (fsync,
- * pinning memory, removing files). They nest. */
+/* Between the two the watchdog waits ten times as long: for what may take minutes on a slow disk or a
+ * large machine (write, fsync, removing files, reading a mapped file, pinning memory). They nest. */
 void      activity_slow_begin(void);
 void      activity_slow_end(void);
 
@@ -52,8 +53,11 @@ void      activity_phase(const char *phase, int64_t step);         /* also clear
 void      activity_micro_batch(int64_t number, const char *pass);  /* also clears the layer */
 void      activity_layer(int64_t number);                          /* -1: none */
 
+bool      activity_is_slow(const Activity *a, double now);
+
 /* One wait of at most a second for `cond` (of cond_open) by a thread that needs what other threads do. They
- * mark in `others`, and the waiting thread marks when they have; *seen is 0 before the first wait. */
+ * mark in `others`, and the waiting thread marks when they have; *seen is 0 before the first wait. Where they
+ * may take long, so may the waiting thread, but not if it does not come back from this wait. */
 void      activity_wait(pthread_cond_t *cond, pthread_mutex_t *lock, const Activity *others, uint64_t *seen);
 
 /* "step 12, micro-batch 3, layer 7, forward" */

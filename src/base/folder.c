@@ -81,6 +81,16 @@ bool folder_remove(const char *path)
     return removed;
 }
 
+ssize_t file_read_fd(int fd, void *buf, size_t n)
+{
+    activity_slow_begin();
+    ssize_t got = read(fd, buf, n);
+    int     why = errno;
+    activity_slow_end();
+    errno = why;
+    return got;
+}
+
 int file_sync_fd(int fd)
 {
     activity_slow_begin();
@@ -109,8 +119,9 @@ static Status finish(int fd, const char *path, Status st)
 static Status write_all(int fd, const char *path, const char *p, size_t n)
 {
     while (n > 0) {
+        activity_slow_begin();
         ssize_t k = write(fd, p, n < FILE_CHUNK ? n : FILE_CHUNK);
-        activity_mark();
+        activity_slow_end();
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0) return fail(E_IO, "%s: writing %zu bytes: %s", path, n, strerror(k ? errno : ENOSPC));
         p += k, n -= (size_t)k;
@@ -171,7 +182,7 @@ Status file_copy(const char *from, const char *to)
     Status  st = OK;
     int in = open(from, O_RDONLY | O_CLOEXEC), out = in < 0 ? -1 : open_new(to);
     if (in < 0 || out < 0) st = fail(E_IO, "%s: %s", in < 0 ? from : to, strerror(errno));
-    while (!st && (n = read(in, buf, sizeof buf)) > 0) st = write_all(out, to, buf, (size_t)n);
+    while (!st && (n = file_read_fd(in, buf, sizeof buf)) > 0) st = write_all(out, to, buf, (size_t)n);
     if (!st && n < 0) st = fail(E_IO, "%s: %s", from, strerror(errno));
     if (out >= 0) st = finish(out, to, st);
     if (in >= 0) close(in);

@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,7 +33,9 @@ MUST Status file_write_atomic(const char *folder, const char *name, const void *
 MUST Status file_replace(const char *path, const void *bytes, size_t n);
 MUST Status file_copy(const char *from, const char *to);                    /* new or replaced, synced */
 MUST Status file_sync(const char *path);
-int         file_sync_fd(int fd);               /* fsync; the watchdog knows that it may take long */
+/* read and fsync; the watchdog knows that they may take long. */
+ssize_t     file_read_fd(int fd, void *buf, size_t n);
+int         file_sync_fd(int fd);
 enum { FILE_CHUNK = 16 << 20 };                 /* bytes of one write: progress is marked after each */
 bool        folder_has(const char *folder, const char *name);            /* a file or folder of that name */
 bool        file_is(const char *path); /* a file or folder of that name exists */

@@ -1,6 +1,7 @@
 /* base/log.c -- see log.h. */
 #include "base/log.h"
 
+#include "base/activity.h"
 #include "base/clock.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -38,21 +39,32 @@ static void stamp(char *buf, size_t size)
     strftime(buf, size, "%Y-%m-%dT%H:%M:%SZ ", &t);
 }
 
+/* The disk of the file, or who reads stderr, may be slow. */
+static void put_file(const Log *log, const char *tag, const char *mark, const char *text)
+{
+    char when[32];
+    if (!log->file) return;
+    stamp(when, sizeof when);
+    activity_slow_begin();
+    fprintf(log->file, "%s%s%s%s\n", when, tag, mark, text);
+    fflush(log->file);
+    activity_slow_end();
+}
+
 /* Whole lines in one call each: stdio's lock then keeps those of several threads apart. */
 void log_line(const Log *log, LogLevel level, const char *fmt, ...)
 {
-    char text[2048], tag[32] = "", when[32];
+    char text[2048], tag[32] = "";
     va_list ap;
     if (!log || level < log->least || (log->rank && level < LOG_WARN)) return;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (log->world > 1) snprintf(tag, sizeof tag, "[%d] ", log->rank);
+    activity_slow_begin();
     fprintf(stderr, "%s%s%s%s\n", log->live ? "\r\033[K" : "", tag, marks[level], text);
-    if (!log->file) return;
-    stamp(when, sizeof when);
-    fprintf(log->file, "%s%s%s%s\n", when, tag, marks[level], text);
-    fflush(log->file);
+    activity_slow_end();
+    put_file(log, tag, marks[level], text);
 }
 
 static int terminal_width(void)
@@ -63,16 +75,14 @@ static int terminal_width(void)
 
 void log_live(const Log *log, const char *text, const char *brief)
 {
-    char when[32];
     if (!log || LOG_INFO < log->least || log->rank) return;
     int  width = terminal_width() - 1;                       /* a full line would go on to the next */
     bool fits = strlen(text) <= (size_t)width;
+    activity_slow_begin();
     if (log->live) fprintf(stderr, "\r%.*s\033[K", width, fits ? text : brief);
     else           fprintf(stderr, "%s\n", text);
-    if (!log->file) return;
-    stamp(when, sizeof when);
-    fprintf(log->file, "%s%s\n", when, text);
-    fflush(log->file);
+    activity_slow_end();
+    put_file(log, "", "", text);
 }
 
 Status metrics_open(Metrics *m, const char *path, const char *label)
@@ -122,6 +132,9 @@ Status metrics_end(Metrics *m)
 {
     if (!m->file) return OK;
     fputs("}\n", m->file);
-    if (fflush(m->file) || ferror(m->file)) return fail(E_IO, "%s: %s", m->path, strerror(errno));
+    activity_slow_begin();
+    bool bad = fflush(m->file) || ferror(m->file);
+    activity_slow_end();
+    if (bad) return fail(E_IO, "%s: %s", m->path, strerror(errno));
     return OK;
 }

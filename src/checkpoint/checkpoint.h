@@ -45,7 +45,9 @@ typedef struct Snapshot {
     const HfExport *hf;                  /* NULL: no HF form */
     bool          best;                  /* move the link `best` too */
     int64_t       keep;                  /* newest checkpoints that stay, besides `best`; 0: all */
-    double        patience;              /* seconds that another rank's files may not grow; 0: ten minutes */
+    /* Seconds that another rank's files may not grow; 0: ten minutes. Less than what the watchdog gives a
+     * slow disk (ten times comm.timeout), since the message here names the files. */
+    double        patience;
 } Snapshot;
 
 /* Synchronous: every rank returns once the checkpoint is complete, or with the error of whichever rank

@@ -6,7 +6,6 @@
  * tampering. */
 #include "checkpoint/checkpoint_private.h"
 
-#include "base/activity.h"
 #include "base/file_version.h"
 #include "base/thread_pool.h"
 
@@ -27,10 +26,8 @@ static Status digest_fd(Digest *d, int fd, const char *path, XXH3_state_t *x, vo
 {
     ssize_t n;
     XXH3_128bits_reset(x);
-    for (d->bytes = 0; (n = read(fd, buf, size)) > 0; d->bytes += n) {
+    for (d->bytes = 0; (n = file_read_fd(fd, buf, size)) > 0; d->bytes += n)
         XXH3_128bits_update(x, buf, (size_t)n);
-        activity_mark();
-    }
     if (n < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
     XXH128_hash_t h = XXH3_128bits_digest(x);
     snprintf(d->hash, sizeof d->hash, "%016llx%016llx", (unsigned long long)h.high64,

@@ -1,7 +1,6 @@
 /* data/media.c -- see media.h. */
 #include "data/media.h"
 
-#include "base/activity.h"
 #include "base/folder.h"
 #include "data/image.h"
 #include <errno.h>
@@ -75,8 +74,7 @@ Status media_read(const char *file, char **buf, size_t *cap, size_t *len)
     TRY(open_plain(&fd, &want, file));
     Status st = buffer_cap(buf, cap, want);
     while (!st && got < want) {
-        ssize_t n = read(fd, *buf + got, want - got < FILE_CHUNK ? want - got : FILE_CHUNK);
-        activity_mark();
+        ssize_t n = file_read_fd(fd, *buf + got, want - got < FILE_CHUNK ? want - got : FILE_CHUNK);
         if (n < 0 && errno != EINTR) st = fail(E_IO, "%s: %s", file, strerror(errno));
         else if (n == 0) want = got; /* truncated meanwhile; the decoder reports it */
         else if (n > 0)              got += (size_t)n;

@@ -38,9 +38,10 @@ void sink_put(Sink *s, const void *src, DType from, int64_t n)
         int64_t left = STAGE - s->staged, k = n - done < left ? n - done : left;
         char   *to_stage = s->stage + (size_t)s->staged * size;
         char   *to_tensor = (char *)s->t.data + (size_t)s->at * size;
+        activity_slow_begin();                               /* src may be a mapped file */
         dtype_convert(s->stage ? to_stage : to_tensor, to,
                       (const char *)src + (size_t)done * dtype_size(from), from, k);
-        activity_mark();
+        activity_slow_end();
         s->at += k, done += k;
         if (s->stage) s->staged += k;
         if (s->staged == STAGE) flush(s);

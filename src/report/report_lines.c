@@ -2,6 +2,7 @@
  * or with the length of a line. */
 #include "report/report_run.h"
 
+#include "base/folder.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -45,7 +46,7 @@ static Status drain(LineReader *r)
 static Status read_all(LineReader *r, int fd, const char *path)
 {
     for (;;) {
-        ssize_t got = read(fd, r->buf + r->n, LINE_BYTES - r->n);
+        ssize_t got = file_read_fd(fd, r->buf + r->n, LINE_BYTES - r->n);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
         if (got == 0) break;

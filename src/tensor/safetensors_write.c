@@ -150,8 +150,9 @@ static Status write_at(int fd, const char *path, const void *data, size_t bytes,
 {
     const char *p = data;
     while (bytes > 0) {
+        activity_slow_begin();
         ssize_t n = pwrite(fd, p, bytes < FILE_CHUNK ? bytes : FILE_CHUNK, offset);
-        activity_mark();
+        activity_slow_end();
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return fail(E_IO, "%s: writing %zu bytes: %s", path, bytes, strerror(n ? errno : ENOSPC));
         p += n, bytes -= (size_t)n, offset += n;

@@ -7,6 +7,7 @@
  * All numbers are little endian. Event files are not read back: metrics.jsonl has the same numbers. */
 #include "train/tensorboard.h"
 
+#include "base/activity.h"
 #include "base/clock.h"
 #include "base/str.h"
 #include <errno.h>
@@ -203,7 +204,9 @@ void tensorboard_scalar(TensorBoard *t, int64_t step, const char *tag, double va
 Status tensorboard_flush(TensorBoard *t)
 {
     if (!t->file) return OK;
+    activity_slow_begin();
     if (fflush(t->file)) stick(t, E_IO, errno);
+    activity_slow_end();
     return t->status ? fail(t->status, "%s: %s", t->path, strerror(t->error)) : OK;
 }
 

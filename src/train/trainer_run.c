@@ -275,7 +275,7 @@ Status trainer_save(Trainer *t, bool last)
     Snapshot s = { .dir = t->folder.dir, .step = t->step, .model = &t->engine.model, .be = &t->engine.be,
                    .mesh = &t->engine.mesh, .state = state, .config = t->source.hf, .base = t->base_model,
                    .hf = hf ? &x : NULL, .best = t->best_step == t->step, .keep = c->save_total_limit,
-                   .patience = 10 * t->recipe->comm.timeout };
+                   .patience = 9 * t->recipe->comm.timeout };
     Status st = checkpoint_async_begin(&t->checkpointer, &s);
     json_decref(state);
     t->step_ended = clock_now();
