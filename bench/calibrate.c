@@ -336,6 +336,7 @@ static Status measure_links(Links *out, Comm *world, const char *backend, int re
     if (!st) comm_bind(world, &be);
     if (!st) st = links_measure(out, world, &be, &a, repeats);
     if (st) comm_abort(world, status_text());
+    comm_bind(world, NULL);
     backend_arena_close(&be, &a);
     backend_close(&be);
     return st;

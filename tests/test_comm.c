@@ -663,7 +663,7 @@ static void trace_names_the_pending_call(void)
     trace_describe_call(&send, line, sizeof line);
     EXPECT(!strcmp(line, "send 9 to rank 5 of pp (1 bytes)"), "%s", line);
     trace_wait(&t, a);
-    for (int i = 0; i < 100; i++) trace_started(&t, trace_begin(&t, send));
+    for (int i = 0; i <= TRACE_CALLS; i++) trace_started(&t, trace_begin(&t, send));
     trace_wait(&t, a);
     trace_describe(&t, line, sizeof line);
     EXPECT(!strcmp(line, "waits in a call started long ago"), "%s", line);

@@ -12,10 +12,10 @@
 
 /* ---- a transport whose calls are as far as the test says ---- */
 
-static CallProgress progress[COMM_TICKETS];
+static CallProgress progress[COMM_RECENT];
 static Status       device_error;
 
-static CallProgress scripted(Comm *c, int64_t call) { return progress[call % COMM_TICKETS]; }
+static CallProgress scripted(Comm *c, int64_t call) { return progress[call % COMM_RECENT]; }
 static Status scripted_error(Comm *c) { return device_error ? fail(device_error, "the link is down") : OK; }
 
 static const Transport transport_scripted = { .name = "scripted", .call_progress = scripted,
@@ -28,7 +28,7 @@ static Rank rank_open(int members, int group)
     Rank r = { .comm = comm_new(&transport_scripted, NULL, 0, members) };
     r.comm->group = group, r.comm->trace->comms = r.comm;
     for (int i = 0; i < members; i++) r.comm->world[i] = 10 + i;
-    for (int i = 0; i < COMM_TICKETS; i++) progress[i] = CALL_QUEUED;
+    for (int i = 0; i < COMM_RECENT; i++) progress[i] = CALL_QUEUED;
     device_error = OK;
     watch_open(&r.watch, r.comm->trace);
     return r;
@@ -39,7 +39,7 @@ static void start(Rank *r, const char *op, int peer, int64_t seq)
     Comm *c = r->comm;
     TraceCall call = { .op = op, .group = c->group, .peer = peer, .seq = seq, .bytes = 8 };
     int64_t at = trace_begin(c->trace, call);
-    c->recent[c->started++ % COMM_TICKETS] = at;
+    c->recent[c->started++ % COMM_RECENT] = at;
     if (!peer) c->seq = seq + 1;
     if (peer && !strcmp(op, "send")) c->sent[peer - 11] = seq + 1;
     if (peer && !strcmp(op, "recv")) c->received[peer - 11] = seq + 1;
@@ -96,10 +96,60 @@ static void calls_out_of_order(void)
     progress[0] = CALL_FINISHED;
     state_after(&r, 0);
     EXPECT(r.watch.changed > before && r.comm->finished == 1, "the send is done before the receive");
-    for (int i = 0; i < 200; i++) start(&r, "send", 12, 5 + i);
+    for (int i = 0; i < 2000; i++) start(&r, "send", 12, 5 + i);
     state_after(&r, 0);
-    EXPECT(r.comm->finished == 202 - COMM_TICKETS, "calls long ago count as done: %lld",
+    EXPECT(r.comm->finished == 2002 - COMM_RECENT, "calls long ago count as done: %lld",
            (long long)r.comm->finished);
+    comm_free(r.comm);
+}
+
+/* The host has started all calls of a long micro-batch; the device waits in an early one. */
+static void a_call_far_behind_the_host(void)
+{
+    Rank r = rank_open(2, GR_dp);
+    for (int i = 0; i < 900; i++) start(&r, "all_gather", 0, i);
+    for (int i = 0; i < 7; i++) progress[i] = CALL_FINISHED;
+    progress[7] = CALL_RUNNING;
+    RankState s = state_after(&r, 12);
+    EXPECT(s.progress.doing == RANK_WAITS && s.seq == 7 && s.arrived[GR_dp] == 8, "%s", s.line);
+    comm_free(r.comm);
+}
+
+/* The launch queue of a device that computes is full: the host is inside a call and waits for no rank. */
+static void a_host_that_the_device_holds_up(void)
+{
+    Rank r = rank_open(2, GR_tp);
+    start(&r, "all_gather", 0, 0);
+    int64_t at = trace_begin(r.comm->trace, (TraceCall){ .op = "all_reduce", .group = GR_tp, .seq = 1 });
+    RankState s = state_after(&r, 20);
+    EXPECT(s.progress.doing == RANK_COMPUTES, "call 0 is queued: %s", s.line);
+    progress[0] = CALL_RUNNING;
+    s = state_after(&r, 20);
+    EXPECT(s.progress.doing == RANK_WAITS && s.seq == 0, "the device waits in call 0: %s", s.line);
+    progress[0] = CALL_FINISHED;
+    s = state_after(&r, 20);
+    EXPECT(s.progress.doing == RANK_WAITS && s.seq == 1, "the library blocks in call 1: %s", s.line);
+    trace_end(r.comm->trace, at, 0);
+    comm_free(r.comm);
+}
+
+static void marks_of_a_device_are_progress(void)
+{
+    Rank     r = rank_open(2, GR_tp);
+    uint32_t word = 41;
+    Backend  be = { .device = &device_cpu, .progress = &word };
+    comm_bind(r.comm, &be);
+    state_after(&r, 0);
+    double before = r.watch.changed;
+    RankState s = state_after(&r, 15);
+    EXPECT(s.progress.idle > 14 && r.watch.changed == before, "the device stands still: %g s idle",
+           s.progress.idle);
+    word++;
+    state_after(&r, 0);
+    EXPECT(r.watch.changed > before, "it has come to a layer");
+    comm_bind(r.comm, NULL);
+    EXPECT(!r.comm->trace->device_word && !r.comm->be, "the word may go away");
+    state_after(&r, 0);
     comm_free(r.comm);
 }
 
@@ -124,6 +174,7 @@ static void members_arrive(void)
     other.arrived[GR_tp] = 8;
     EXPECT(watch_has_arrived(&other, &waits, 3), "number 7 is reached");
     EXPECT(watch_is_member(&waits, 4) && !watch_is_member(&waits, 5), "members");
+    EXPECT(watch_knows_members(&waits) && !watch_knows_members(&(RankState){ .waits = 5 }), "known members");
 
     RankState recv = { .waits = 5, .op = "recv", .group = GR_pp, .peer = 1 + 6, .seq = 2 };
     RankState peer = { .messages = 2, .message = { { GR_pp, 9, 5, 5 }, { GR_pp, 3, 2, 9 } } };
@@ -203,6 +254,22 @@ static void a_waiting_thread_marks_while_others_do(void)
     pthread_mutex_unlock(&lock);
 }
 
+/* The threads that are waited for are in a slow system call; the waiting thread freezes. */
+static void a_frozen_wait_is_slow_for_seconds_alone(void)
+{
+    Activity        others = { .slow = 1 };
+    pthread_cond_t  cond;
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    uint64_t        seen = 0;
+    double          now = clock_now();
+    cond_open(&cond);
+    pthread_mutex_lock(&lock);
+    activity_wait(&cond, &lock, &others, &seen);
+    pthread_mutex_unlock(&lock);
+    EXPECT(activity_is_slow(activity_self(), now + 1), "as slow as the others");
+    EXPECT(!activity_is_slow(activity_self(), now + 60), "unless it does not come back");
+}
+
 static void *hold_for_ever(void *mutex)
 {
     pthread_mutex_lock(mutex);
@@ -236,16 +303,24 @@ static void the_record_is_json(void)
     activity_phase("step", 12);
     activity_micro_batch(3, "forward");
     activity_layer(7);
-    for (int i = 0; i < 100; i++) start(&r, "all_to_all", 0, i);
+    for (int i = 0; i < 100; i++) {
+        start(&r, "all_to_all", 0, i);
+        trace_end(r.comm->trace, i, 0);
+        progress[i] = i < 40 ? CALL_FINISHED : i == 40 ? CALL_RUNNING : CALL_QUEUED;
+    }
+    watch_poll_device(&r.watch);
     hang_file_write(folder, 2, 5, &r.watch, "rank 1 (host \"a\\b\") has\nstopped");
     activity_phase(NULL, 0);
     snprintf(path, sizeof path, "%s/hang/rank-00002.json", folder);
     EXPECT_OK(json_load(&o, path));
     const Json *calls = json_object_get(o, "calls"), *first = json_array_get(calls, 0);
-    EXPECT(json_array_size(calls) == TRACE_CALLS, "%zu calls", json_array_size(calls));
-    EXPECT(json_integer_value(json_object_get(first, "seq")) == 100 - TRACE_CALLS, "the oldest of the ring");
+    EXPECT(json_array_size(calls) == HANG_CALLS, "%zu calls", json_array_size(calls));
+    EXPECT(json_integer_value(json_object_get(first, "seq")) == 40 - HANG_CALLS / 2, "around the unfinished");
+    const Json *done = json_array_get(calls, HANG_CALLS / 2 - 1);
+    const Json *runs = json_array_get(calls, HANG_CALLS / 2);
+    EXPECT(json_is_real(json_object_get(done, "ended")), "the device has finished call 39");
+    EXPECT(json_is_null(json_object_get(runs, "ended")), "call 40 is joined on the host and runs");
     EXPECT(json_integer_value(json_object_get(first, "layer")) == 7, "layer");
-    EXPECT(json_is_null(json_object_get(first, "ended")), "not joined");
     const Json *members = json_object_get(json_array_get(json_object_get(o, "groups"), 0), "members");
     EXPECT(json_array_size(members) == 3, "%zu members", json_array_size(members));
     const char *place = json_string_value(json_object_get(o, "place"));
@@ -262,11 +337,15 @@ int main(void)
 {
     RUN(calls_on_a_device);
     RUN(calls_out_of_order);
+    RUN(a_call_far_behind_the_host);
+    RUN(a_host_that_the_device_holds_up);
+    RUN(marks_of_a_device_are_progress);
     RUN(errors_of_a_device);
     RUN(members_arrive);
     RUN(a_thread_that_does_not_poll_is_stopped);
     RUN(workers_mark_for_the_caller);
     RUN(a_waiting_thread_marks_while_others_do);
+    RUN(a_frozen_wait_is_slow_for_seconds_alone);
     RUN(a_held_lock_blocks_no_reader);
     RUN(the_record_is_json);
     return lab_report();

@@ -230,10 +230,21 @@ void comm_close(Comm *c)
     comm_free(c);
 }
 
-void comm_bind(Comm *c, Backend *be)
+/* The watchdog sees the progress of the device that the world computes on. */
+static void set_backend(Comm *c, Backend *be)
 {
     c->be = be;
-    if (c->root->sticky && be && !be->sticky) be->sticky = fail(c->root->sticky, "%s", c->root->why);
+    if (c->root != c) return;
+    pthread_mutex_lock(&c->trace->comms_lock);
+    c->trace->device_word = be ? be->progress : NULL;
+    pthread_mutex_unlock(&c->trace->comms_lock);
+}
+
+void comm_bind(Comm *c, Backend *be)
+{
+    set_backend(c, be);
+    if (!be) return;
+    if (c->root->sticky && !be->sticky) be->sticky = fail(c->root->sticky, "%s", c->root->why);
     if (!c->transport->bind) return;
     int64_t call = trace_begin(c->trace, (TraceCall){ .op = "bind", .group = c->group });
     c->transport->bind(c);
@@ -334,7 +345,7 @@ static Ticket start_call(Comm *c, const CommCall *call, int64_t each)
     c->pending |= 1ull << slot;
     c->began[slot] = clock_now(), c->ended[slot] = 0;
     c->traced[slot] = trace_begin(c->trace, trace_call(c, call, bytes));
-    c->recent[c->started % COMM_TICKETS] = c->traced[slot];
+    c->recent[c->started % COMM_RECENT] = c->traced[slot];
     c->transport->start(c, slot, call);
     trace_started(c->trace, c->traced[slot]);
     __atomic_store_n(&c->started, c->started + 1, __ATOMIC_RELEASE);

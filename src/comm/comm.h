@@ -35,6 +35,7 @@ typedef enum {
 } CallKind;
 
 enum { COMM_TICKETS = 64 };                          /* calls of one group that may be pending at a time */
+enum { COMM_RECENT = 1024 };                         /* calls of one group that the watchdog follows */
 
 /* SMs for communication that is meant to run beside compute: what comm.reserved_sms takes by itself. The
  * number in force is Backend.reserved_sms; an NCCL communicator takes no more CTAs. */
@@ -72,7 +73,7 @@ struct Comm {
     double         began[COMM_TICKETS];         /* clock_now() at the start of each pending call */
     double         ended[COMM_TICKETS];         /* when its transport saw that it was done; 0: in the join */
     int64_t        started;           /* calls that the transport has started; the watchdog reads it */
-    int64_t        recent[COMM_TICKETS];        /* the number in `trace` of call i at i % COMM_TICKETS */
+    int64_t        recent[COMM_RECENT];         /* the number in `trace` of call i at i % COMM_RECENT */
     /* Written by the watchdog, numbers of calls on the device: the first that is not done, the first that it
      * has not reached, the first that it works on (-1: none); and how far it is with all calls. */
     int64_t        finished, reached, running, device_progress;
@@ -98,7 +99,9 @@ void        comm_close(Comm *c);                              /* NULL is fine; g
 /* A group of the n ranks of the world in `members`, in this order. Collective over them alone; all ranks make
  * their groups in the same global sequence. A group of one rank gets the transport self. */
 MUST Status comm_group(Comm *world, const int *members, int n, int group, Comm **out);
-void        comm_bind(Comm *c, Backend *be);                  /* before the first call with a tensor */
+/* Before the first call with a tensor. The world is bound to NULL before its backend closes: the watchdog
+ * reads the backend's progress. */
+void        comm_bind(Comm *c, Backend *be);
 
 const char *comm_kinds(void);                                 /* of this build: "self, threads, mpi, fake" */
 bool        comm_trains(const char *kind);                    /* comm.kind may be this in a training run */

@@ -40,9 +40,6 @@ static Status nccl_group(Comm *world, Comm *out)
 static Status make_events(NcclGroup *g)
 {
     cudaError_t e = cudaEventCreateWithFlags(&g->ready, cudaEventDisableTiming);
-    size_t bytes = COMM_TICKETS * sizeof *g->progress;
-    if (e == cudaSuccess) e = cudaHostAlloc((void **)&g->progress, bytes, cudaHostAllocMapped);
-    if (e == cudaSuccess) memset(g->progress, 0, bytes);
     for (int i = 0; i < COMM_TICKETS && e == cudaSuccess; i++)
         e = cudaEventCreateWithFlags(&g->done[i], cudaEventDisableTiming);
     return e == cudaSuccess ? OK : fail(E_DEVICE, "events for NCCL: %s", cudaGetErrorString(e));
@@ -72,7 +69,6 @@ static void nccl_close(Comm *c)
     nccl_close_queues(c);
     for (int i = 0; i < COMM_TICKETS; i++) if (g->done[i]) cudaEventDestroy(g->done[i]);
     if (g->ready)    cudaEventDestroy(g->ready);
-    if (g->progress) cudaFreeHost(g->progress);
     if (c->root == c) c->trace = NULL, free(g->nccl);    /* the trace belongs to the host world */
     comm_close(g->host);
     free(g);
@@ -153,9 +149,8 @@ static ncclResult_t launch_call(Comm *c, NcclQueue *q, const CommCall *k)
 /* Only a difference counts, so numbers may wrap. */
 static void write_progress(Comm *c, NcclQueue *q, uint32_t value)
 {
-    NcclGroup *g = nccl_of(c);
-    uint32_t  *word = &g->progress[c->started % COMM_TICKETS];
-    if (g->nccl->write_value(q->stream, (CUdeviceptr)word, value, CU_STREAM_WRITE_VALUE_DEFAULT))
+    ProgressWrite write = nccl_of(c)->nccl->progress_write;
+    if (write(q->stream, (CUdeviceptr)q->progress, value, CU_STREAM_WRITE_VALUE_DEFAULT))
         cuda_stick(c->be, cudaErrorUnknown, "writing the progress of a call");
 }
 
@@ -165,13 +160,14 @@ static void nccl_start(Comm *c, int slot, const CommCall *call)
     if (c->root->sticky || c->root->abort_sent) return;
     NcclQueue  *q = queue_of(c, call);
     const char *name = call_name(call->kind);
-    uint32_t    number = 2 * (uint32_t)c->started;
+    uint32_t    number = q->calls++;
+    g->call[c->started % COMM_RECENT] = (NcclCall){ q, number };
     cuda_stick(c->be, cudaEventRecord(g->ready, cuda_of(c->be)->stream), name);
     cuda_stick(c->be, cudaStreamWaitEvent(q->stream, g->ready, 0), name);
     int span = comm_clock_begin(c->be, q->stream);
-    write_progress(c, q, number + 1);
+    write_progress(c, q, 2 * number + 1);
     stick_failure(c, launch_call(c, q, call), name);
-    write_progress(c, q, number + 2);
+    write_progress(c, q, 2 * number + 2);
     comm_clock_end(c->be, span, q->stream, c->group);
     cuda_stick(c->be, cudaEventRecord(g->done[slot], q->stream), name);
 }
@@ -192,8 +188,10 @@ static bool is_open(const Comm *c) { return __atomic_load_n(&nccl_of(c)->open, _
 static CallProgress nccl_call_progress(Comm *c, int64_t call)
 {
     if (!is_open(c) || c->root->sticky || c->root->abort_sent) return CALL_FINISHED;
-    uint32_t word = __atomic_load_n(&nccl_of(c)->progress[call % COMM_TICKETS], __ATOMIC_ACQUIRE);
-    int32_t  past = (int32_t)(word - 2 * (uint32_t)call);
+    NcclCall at = nccl_of(c)->call[call % COMM_RECENT];
+    if (!at.queue) return CALL_FINISHED;                     /* NCCL had failed before it */
+    uint32_t word = __atomic_load_n(at.queue->progress, __ATOMIC_ACQUIRE);
+    int32_t  past = (int32_t)(word - 2 * at.number);
     return past < 1 ? CALL_QUEUED : past == 1 ? CALL_RUNNING : CALL_FINISHED;
 }
 
@@ -279,16 +277,7 @@ static Status check_gpus(Comm *host)
     return st;
 }
 
-static Status find_write_value(NcclWriteValue *f)
-{
-    cudaDriverEntryPointQueryResult found;
-    cudaError_t e = cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", (void **)f, 12000,
-                                                     cudaEnableDefault, &found);
-    if (e == cudaSuccess && found == cudaDriverEntryPointSuccess) return OK;
-    return fail(E_DEVICE, "comm.kind = nccl: the driver has no cuStreamWriteValue32; set mpi");
-}
-
-static Status make_world(Comm **world, Comm *host, const NcclLibrary *lib, NcclWriteValue write_value)
+static Status make_world(Comm **world, Comm *host, const NcclLibrary *lib, ProgressWrite write)
 {
     Comm      *c = comm_new(&transport_nccl, NULL, host->rank, host->size);
     NcclGroup *g = (NcclGroup *)calloc(1, sizeof *g);
@@ -299,7 +288,7 @@ static Status make_world(Comm **world, Comm *host, const NcclLibrary *lib, NcclW
         return fail(E_FIT, "no memory");
     }
     trace_close(c->trace), free(c->trace);
-    w->lib = *lib, w->write_value = write_value, g->nccl = w, g->host = host;
+    w->lib = *lib, w->progress_write = write, g->nccl = w, g->host = host;
     c->trace = host->trace, c->priv = g;
     memcpy(c->node, host->node, (size_t)host->size * sizeof *c->node);
     *world = c;
@@ -308,12 +297,12 @@ static Status make_world(Comm **world, Comm *host, const NcclLibrary *lib, NcclW
 
 static Status nccl_open_over(Comm **world, Comm *host)
 {
-    NcclLibrary    lib;
-    NcclWriteValue write_value = NULL;
+    NcclLibrary   lib;
+    ProgressWrite write = NULL;
     TRY(comm_agree(host, nccl_load(&lib)));
     TRY(check_gpus(host));
-    TRY(comm_agree(host, find_write_value(&write_value)));
-    return make_world(world, host, &lib, write_value);
+    TRY(comm_agree(host, progress_find_write(&write)));
+    return make_world(world, host, &lib, write);
 }
 
 static size_t nccl_device_bytes(const Comm *world, int *communicators)

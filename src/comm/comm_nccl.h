@@ -6,8 +6,8 @@
 #include "comm/mesh.h"
 #include "comm/transport.h"
 #include "ops/cuda/comm_clock.cuh"
+#include "ops/cuda/progress.cuh"
 
-#include <cuda.h>
 #include <nccl.h>
 
 /* The library is loaded at run time. LIB(field, symbol) */
@@ -46,13 +46,16 @@ typedef struct NcclQueue {
     int         *members;              /* (n) ranks of the world */
     ncclComm_t   comm;
     cudaStream_t stream;
+    uint32_t     calls;                /* that were started */
+    uint32_t    *progress;             /* written by the stream: 2 n + 1 when call n begins, then 2 n + 2 */
 } NcclQueue;
 
-typedef CUresult (*NcclWriteValue)(CUstream, CUdeviceptr, cuuint32_t, unsigned);    /* cuStreamWriteValue32 */
+/* A call of a group is a call of one of its queues. */
+typedef struct NcclCall { const NcclQueue *queue; uint32_t number; } NcclCall;
 
 typedef struct NcclWorld {             /* what all groups of a process share */
     NcclLibrary    lib;
-    NcclWriteValue write_value;
+    ProgressWrite  progress_write;
     NcclQueue  *queues;
     int         opened;                /* communicators */
     size_t      device_bytes;          /* that opening them took from the GPU */
@@ -65,9 +68,7 @@ typedef struct NcclGroup {             /* priv of a Comm */
     NcclQueue   *queue;                /* for collectives; NULL in a group of links */
     NcclQueue   *to, *from;            /* of a group of links: to the next member, from the one before */
     cudaEvent_t  ready, done[COMM_TICKETS];
-    /* Pinned host memory that the streams write, so that the watchdog asks no library that may block it:
-     * word n % COMM_TICKETS is 2 n + 1 once call n has begun, 2 n + 2 once it has ended. */
-    uint32_t    *progress;
+    NcclCall     call[COMM_RECENT];    /* call i of the Comm at i % COMM_RECENT; read by the watchdog */
 } NcclGroup;
 
 static inline NcclGroup *nccl_of(const Comm *c) { return (NcclGroup *)c->priv; }

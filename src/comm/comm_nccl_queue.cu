@@ -77,6 +77,7 @@ static void drop_queue(NcclWorld *w, NcclQueue *q, bool abort)
     if (q->comm && abort) w->lib.abort(q->comm);
     else if (q->comm)     w->lib.destroy(q->comm);
     if (q->stream) cudaStreamDestroy(q->stream);
+    progress_word_close(q->progress);
     free(q->members), free(q);
 }
 
@@ -91,6 +92,7 @@ static Status init_queue(const Comm *c, NcclQueue *q, const ncclUniqueId *id)
     else if (q->traffic == TRAFFIC_EXPERTS) conf.maxCTAs = EXPERT_CTAS;
     if (q->traffic == TRAFFIC_LINKS)        conf.maxCTAs = LINK_CTAS;
     TRY(make_stream(&q->stream));
+    TRY(progress_word_open(&q->progress));
     return check(l, l->init(&q->comm, q->n, *id, q->me, &conf), c, "opening the communicator");
 }
 

@@ -70,10 +70,40 @@ static void put_call(HangFile *f, const TraceCall *c, bool last)
     put_moment(f, "ended", c->ended, last ? "}\n" : "},\n");
 }
 
-static void put_calls(HangFile *f, Trace *t)
+/* The last calls, or those around the oldest one that the device has not finished. */
+static int64_t first_call(const Watch *w)
 {
-    TraceCall call[TRACE_CALLS];
-    int n = trace_copy(t, call);
+    int64_t from = trace_calls(w->trace) - HANG_CALLS, oldest = watch_oldest_unfinished(w);
+    if (oldest >= 0 && oldest - HANG_CALLS / 2 < from) from = oldest - HANG_CALLS / 2;
+    return from > 0 ? from : 0;
+}
+
+/* The host joins a call on a device without waiting for it: what the device has not finished has not
+ * ended. */
+static void clear_ends(const Watch *w, int64_t from, TraceCall *call, int n)
+{
+    for (Comm *c = w->trace->comms; c; c = c->next)
+        for (int64_t at = c->finished; watch_asks_device(c) && at < c->started; at++) {
+            int64_t k = c->recent[at % COMM_RECENT] - from;
+            if (k >= 0 && k < n && !watch_is_finished(c, at)) call[k].ended = 0;
+        }
+}
+
+static int copy_calls(const Watch *w, TraceCall call[HANG_CALLS])
+{
+    bool    locked = mutex_lock_within(&w->trace->comms_lock, 0.1);
+    int64_t from = locked ? first_call(w) : trace_calls(w->trace) - HANG_CALLS;
+    int     n = trace_copy(w->trace, &from, call, HANG_CALLS);
+    if (!locked) return n;
+    clear_ends(w, from, call, n);
+    pthread_mutex_unlock(&w->trace->comms_lock);
+    return n;
+}
+
+static void put_calls(HangFile *f, const Watch *w)
+{
+    TraceCall call[HANG_CALLS];
+    int n = copy_calls(w, call);
     put(f, "  \"calls\": [\n");
     for (int i = 0; i < n; i++) put_call(f, &call[i], i == n - 1);
     put(f, "  ]\n}\n");
@@ -129,7 +159,7 @@ void hang_file_write(const char *folder, int rank, int ranks, const Watch *w, co
     if (f.fd < 0) return;
     put_rank(&f, rank, ranks, w, why);
     put_groups(&f, w->trace);
-    put_calls(&f, w->trace);
+    put_calls(&f, w);
     flush(&f);
     close(f.fd);
 }

@@ -175,12 +175,15 @@ void mesh_close(Mesh *m)
 {
     for (int g = GR_N - 1; g >= 0; g--) {
         if (g != GR_world || !m->borrowed) comm_close(m->comm[g]);
+        else if (m->comm[g] && m->bound)   comm_bind(m->comm[g], m->world_backend);
         m->comm[g] = NULL;
     }
+    m->bound = false;
 }
 
 void mesh_bind(Mesh *m, Backend *be)
 {
+    if (!m->bound) m->world_backend = m->comm[GR_world]->be, m->bound = true;
     for (int g = 0; g < GR_N; g++) comm_bind(m->comm[g], be);
 }
 

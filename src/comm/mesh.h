@@ -96,11 +96,14 @@ typedef struct Mesh {
     int    size[AX_N], at[AX_N];         /* degree of each axis; this rank's coordinate */
     Comm  *comm[GR_N];                   /* not NULL once open: a lone rank gets the transport self */
     bool   borrowed;                     /* comm[GR_world] belongs to the caller */
+    bool   bound;                        /* by mesh_bind; before that the world had: */
+    Backend *world_backend;
 } Mesh;
 
 /* Collective over the world. The degrees have been checked (parallel/rules.h). */
 MUST Status mesh_open(Mesh *m, Comm *world, const MeshLayout *layout);
-void        mesh_close(Mesh *m);                              /* may be called twice; the world stays open */
+/* May be called twice. The world stays open, bound as before mesh_bind. */
+void        mesh_close(Mesh *m);
 void        mesh_bind(Mesh *m, Backend *be);
 
 /* Without any Comm, for plans and tests: sets the coordinates of `rank`; lists the members of its group g and

@@ -102,12 +102,15 @@ bool trace_current(Trace *t, TraceCall *call, double *since)
     return waits;
 }
 
-int trace_copy(Trace *t, TraceCall out[TRACE_CALLS])
+int64_t trace_calls(Trace *t) { return __atomic_load_n(&t->calls, __ATOMIC_RELAXED); }
+
+int trace_copy(Trace *t, int64_t *from, TraceCall *out, int n)
 {
     bool    locked = lock_to_read(t);
-    int64_t from = t->calls > TRACE_CALLS ? t->calls - TRACE_CALLS : 0;
-    int     n = (int)(t->calls - from);
-    for (int i = 0; i < n; i++) out[i] = t->call[(from + i) % TRACE_CALLS];
+    int64_t oldest = t->calls > TRACE_CALLS ? t->calls - TRACE_CALLS : 0;
+    if (*from < oldest) *from = oldest;
+    if (n > t->calls - *from) n = (int)(t->calls - *from);
+    for (int i = 0; i < n; i++) out[i] = t->call[(*from + i) % TRACE_CALLS];
     unlock_after(t, locked);
     return n;
 }

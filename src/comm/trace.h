@@ -15,7 +15,8 @@
 extern "C" {
 #endif
 
-enum { TRACE_CALLS = 64 };
+/* The host may start calls long before the device reaches them: the ring holds more than a device queues. */
+enum { TRACE_CALLS = 4096 };
 
 typedef struct TraceCall {
     const char *op;                   /* "all_reduce" */
@@ -38,7 +39,8 @@ typedef struct Trace {
     double    waited;                 /* seconds spent in joins since it was cleared */
     pthread_mutex_t lock;             /* of all above */
     struct Comm    *comms;            /* open Comms of the rank, for its watchdog */
-    pthread_mutex_t comms_lock;
+    const uint32_t *device_word;      /* Backend.progress of the world's backend; NULL: none */
+    pthread_mutex_t comms_lock;       /* of the two above */
 } Trace;
 
 void    trace_open(Trace *t);
@@ -53,7 +55,10 @@ double  trace_waiting_seconds(Trace *t);              /* in the current start or
  * NULL: none is known) and when the rank left it. */
 bool    trace_current(Trace *t, TraceCall *call, double *since);
 TraceCall trace_get(Trace *t, int64_t call);          /* op NULL: overwritten */
-int     trace_copy(Trace *t, TraceCall out[TRACE_CALLS]);    /* the last calls, oldest first; how many */
+/* Copies n calls from number `from` on, or from the oldest that is known; returns how many there are, and
+ * sets *from to the number of the first. */
+int     trace_copy(Trace *t, int64_t *from, TraceCall *out, int n);
+int64_t trace_calls(Trace *t);                        /* calls that were begun */
 
 /* Writes one line: "waits 12.3 s in all_reduce 1742 of tp (4096 bytes, layer 7, micro-batch 2)" or, while no
  * call is being joined, "computes for 2.0 s after …" with the last call. */

@@ -47,7 +47,7 @@ struct Transport {
      * same Comm. They change nothing, wait for nothing that a call on the device may delay, and take no lock
      * that the main thread holds while it waits.
      *   call_progress  of call number `call` of c, counted from 0 in the order of `start` (c->started is the
-     *                  number of the call while `start` runs): one of the last COMM_TICKETS calls whose
+     *                  number of the call while `start` runs): one of the last COMM_RECENT calls whose
      *                  `start` has returned. CALL_QUEUED: the device has not reached it, since earlier work
      *                  is not done; CALL_RUNNING: this rank has arrived and waits for other members;
      *                  CALL_FINISHED: done, or the Comm has failed. A transport may return CALL_RUNNING for

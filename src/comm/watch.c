@@ -36,7 +36,7 @@ void watch_sample(Watch *w, double now)
 static int64_t poll_comm(Comm *c)
 {
     int64_t started = LOAD(c->started), before = c->device_progress;
-    int64_t from = started - c->finished > COMM_TICKETS ? started - COMM_TICKETS : c->finished;
+    int64_t from = started - c->finished > COMM_RECENT ? started - COMM_RECENT : c->finished;
     int64_t first[CALL_FINISHED + 1] = { [CALL_QUEUED] = started, [CALL_RUNNING] = started }, sum = 0;
     for (int64_t at = started - 1; at >= from; at--) {
         CallProgress p = c->transport->call_progress(c, at);
@@ -58,9 +58,17 @@ static void poll_error(Watch *w, Comm *c)
     __atomic_store_n(&w->device_error, st, __ATOMIC_RELEASE);
 }
 
+static void poll_word(Watch *w)
+{
+    uint32_t word = w->trace->device_word ? LOAD(*w->trace->device_word) : 0;
+    if (word != w->device_word) __atomic_fetch_add(&w->device_progress, 1, __ATOMIC_RELEASE);
+    w->device_word = word;
+}
+
 void watch_poll_device(Watch *w)
 {
     if (!mutex_lock_within(&w->trace->comms_lock, 0.1)) return;
+    poll_word(w);
     for (Comm *c = w->trace->comms; c; c = c->next) {
         if (!c->transport->call_progress) continue;
         __atomic_fetch_add(&w->device_progress, poll_comm(c), __ATOMIC_RELEASE);
@@ -76,11 +84,31 @@ static Comm *oldest_on_device(const Watch *w, TraceCall *out)
     for (Comm *c = w->trace->comms; c; c = c->next) {
         int64_t at = LOAD(c->running);
         if (!c->transport->call_progress || at < 0) continue;
-        TraceCall call = trace_get(w->trace, c->recent[at % COMM_TICKETS]);
+        TraceCall call = trace_get(w->trace, c->recent[at % COMM_RECENT]);
         if (!call.op || (found && call.began >= out->began)) continue;
         found = c, *out = call;
     }
     return found;
+}
+
+bool watch_asks_device(const Comm *c) { return c->transport->call_progress != NULL; }
+
+bool watch_is_finished(Comm *c, int64_t call)
+{
+    return call < LOAD(c->finished) || call >= LOAD(c->started) || call < LOAD(c->started) - COMM_RECENT ||
+           c->transport->call_progress(c, call) == CALL_FINISHED;
+}
+
+int64_t watch_oldest_unfinished(const Watch *w)
+{
+    int64_t oldest = -1;
+    for (Comm *c = w->trace->comms; c; c = c->next) {
+        int64_t at = LOAD(c->finished);
+        if (!c->transport->call_progress || watch_is_finished(c, at)) continue;
+        int64_t call = c->recent[at % COMM_RECENT];
+        if (oldest < 0 || call < oldest) oldest = call;
+    }
+    return oldest;
 }
 
 /* ---- the state of the rank ---- */
@@ -104,7 +132,7 @@ static int64_t arrived_at(const Watch *w, const Comm *c)
 {
     int64_t   seq = LOAD(c->seq), at = LOAD(c->reached);
     if (!c->transport->call_progress || at >= LOAD(c->started)) return seq;
-    TraceCall call = trace_get(w->trace, c->recent[at % COMM_TICKETS]);
+    TraceCall call = trace_get(w->trace, c->recent[at % COMM_RECENT]);
     return call.op && !call.peer ? call.seq : seq;
 }
 
@@ -120,13 +148,23 @@ static void count_calls(const Watch *w, const Comm *c, RankState *out)
     }
 }
 
+static bool device_has_unfinished(const Watch *w)
+{
+    for (Comm *c = w->trace->comms; c; c = c->next)
+        if (c->transport->call_progress && LOAD(c->finished) < LOAD(c->started)) return true;
+    return false;
+}
+
+static bool is_op(const TraceCall *call, const char *op) { return call->op && !strcmp(call->op, op); }
+
 /* Whether the main thread, which is inside a call of c on the host, waits there for other members: it polls,
- * or it is in a library's function that may block. Starting a call of a transport that polls takes no
- * time. */
+ * or it is in a library's function that may block. Starting a call of a transport that polls takes no time;
+ * starting one on a device takes long where the device is behind, which has work of its own to finish. */
 static bool waits_inside(const Watch *w, const Comm *c, const TraceCall *call)
 {
-    bool opens = call->op && (!strcmp(call->op, "open") || !strcmp(call->op, "bind"));
-    return LOAD(w->activity->polling) > 0 || opens || !c || c->transport->call_progress;
+    bool blocks = is_op(call, "open") || is_op(call, "bind") || is_op(call, "push");
+    if (LOAD(w->activity->polling) > 0 || blocks || !c) return true;
+    return c->transport->call_progress && !device_has_unfinished(w);
 }
 
 /* Finds the call that the rank waits in, on the host or on the device; returns its Comm, NULL: none. */
@@ -160,8 +198,8 @@ static void state_of_comms(const Watch *w, RankState *out, TraceCall *call, doub
 /* A thread that polls does so many times a second, on a crowded machine too. */
 static RankProgress progress_of(const Watch *w, double now, bool waits)
 {
-    RankProgress p = { .doing = waits ? RANK_WAITS : RANK_COMPUTES, .slow = LOAD(w->activity->slow) > 0,
-                       .idle = now - w->changed };
+    RankProgress p = { .doing = waits ? RANK_WAITS : RANK_COMPUTES,
+                       .slow = activity_is_slow(w->activity, now), .idle = now - w->changed };
     if (LOAD(w->activity->polling) <= 0 || now - w->polled < 1) return p;
     p.doing = RANK_STOPPED, p.idle = now - w->polled;
     return p;
@@ -218,6 +256,11 @@ bool watch_is_member(const RankState *s, int other)
     for (int i = 0; i < s->members && i < WATCH_MEMBERS; i++)
         if (s->member[i] == other) return true;
     return false;
+}
+
+bool watch_knows_members(const RankState *s)
+{
+    return s->peer || (s->members > 0 && s->members <= WATCH_MEMBERS);
 }
 
 bool watch_has_arrived(const RankState *s, const RankState *waiting, int rank)

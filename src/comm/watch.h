@@ -2,7 +2,8 @@
  * it has arrived at. For the watchdog (heartbeat.h) alone.
  *
  * The main thread and the device make progress when a mark is set (base/activity.h), a call begins or ends,
- * or a call is done on the device. Nothing here waits for the main thread. */
+ * a call is done on the device, or the device comes to a mark (Backend.progress). Nothing here waits for the
+ * main thread. */
 #ifndef COMM_WATCH_H
 #define COMM_WATCH_H
 
@@ -16,7 +17,7 @@ typedef enum { RANK_UNKNOWN, RANK_COMPUTES, RANK_WAITS, RANK_STOPPED } RankDoing
 
 typedef struct RankProgress {               /* sent with every ping */
     int    doing;                        /* RankDoing */
-    int    slow;                         /* the main thread is in a system call that may take long */
+    int    slow;                         /* the main thread is in what may take long (activity.h) */
     double idle;                         /* seconds since the last progress; STOPPED: since the last poll */
 } RankProgress;
 
@@ -29,7 +30,8 @@ typedef struct RankState {               /* the answer to MSG_STATE_QUERY */
     int          group, peer;            /* as in TraceCall */
     int64_t      seq, bytes;
     int          layer, micro_batch;
-    int          members;                /* of the group, in the world; at most WATCH_MEMBERS are listed */
+    int          members;                /* of the group, in the world; at most WATCH_MEMBERS are listed;
+                                            0: not known */
     uint16_t     member[WATCH_MEMBERS];
     int64_t      arrived[GR_N];          /* collectives of each group that the rank has arrived at */
     int          messages;
@@ -44,7 +46,8 @@ typedef struct Watch {
     int64_t         device;              /* device_progress so far */
     double          changed, polled;     /* clock_now() of the last progress, and of the last poll */
     /* Written by the thread that asks the device, see watch_poll_device. */
-    int64_t         device_progress;     /* with the calls of all Comms */
+    int64_t         device_progress;     /* with the calls of all Comms, and marks seen */
+    uint32_t        device_word;         /* Trace.device_word as it was last read */
     Status          device_error;
     char            device_text[400];
 } Watch;
@@ -61,7 +64,16 @@ void watch_poll_device(Watch *w);
 
 /* Whether the rank has arrived at the call that `waiting` is in; `rank` is the rank of `waiting`. */
 bool watch_has_arrived(const RankState *s, const RankState *waiting, int rank);
-/* Whether rank `other` is a member of the group of the call that s waits in. */
+/* Whether rank `other` is known to be a member of the group of the call that s waits in. */
 bool watch_is_member(const RankState *s, int other);
+/* Whether all members of that group are known. */
+bool watch_knows_members(const RankState *s);
+
+/* The next three with the lock of the list of Comms held. The number in the trace of the oldest call that the
+ * device has not finished; -1: there is none. */
+int64_t watch_oldest_unfinished(const Watch *w);
+/* Whether calls of c run on a device after they were started; whether call number `call` is done there. */
+bool watch_asks_device(const Comm *c);
+bool watch_is_finished(Comm *c, int64_t call);
 
 #endif

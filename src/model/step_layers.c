@@ -42,10 +42,17 @@ Tensor layer_input(const Pass *c, const Model *m, const Chunk *k, ModelAct *a, i
     return offload_push(c, r, &a->x[l], L_INPUT, c->env->dtype, T, D);
 }
 
+/* The host and the device show that they have come to a layer. */
+static void enter_layer(const Pass *c, int64_t l)
+{
+    activity_layer(l);
+    backend_mark(c->be);
+}
+
 static void layer_fwd(const Pass *c, const Model *m, ModelAct *a, int64_t l)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    activity_layer(l);
+    enter_layer(c, l);
     unit_begin(c, m->layer[l].norm->unit, false);
     decoder_fwd(c, &m->layer[l], &a->layer[l], a->x[l + 1], a->x[l], a->cs);
     unit_end(c, m->layer[l].norm->unit, false);
@@ -108,7 +115,7 @@ static void layer_bwd(const Pass *c, const Model *m, ModelAct *a, int64_t l, boo
 {
     const Decoder *d = &m->layer[l];
     Tensor none = { 0 };
-    activity_layer(l);
+    enter_layer(c, l);
     deepstack_add_bwd(c, m, a, l);
     unit_begin(c, d->norm->unit, true);
     if (replay) decoder_replay(c, d, &a->layer[l], none, a->x[l], a->cs);
@@ -124,7 +131,7 @@ static void group_bwd(const Pass *c, const Model *m, ModelAct *a, RecomputeGroup
     const Decoder *d = &m->layer[l];
     bool      last = l + 1 == g.to;
     ArenaMark mark = arena_mark(c->scratch);
-    activity_layer(l);
+    enter_layer(c, l);
     if (!last) {
         unit_begin(c, d->norm->unit, false);
         a->x[l + 1] = scratch2(c, c->env->dtype, c->batch->T, m->shape.text.D);

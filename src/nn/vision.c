@@ -319,6 +319,7 @@ void vision_fwd(const Pass *c, const Vision *v, VisionAct *a)
         bool spent = b > 0 && !is_read_later(v, c->mode, b - 2);
         Tensor y = spent ? a->block[b - 1].x : t2(c->act, label_name(L_INPUT), c->env->dtype, x.n[0], v->D);
         a->block[b].x = x;
+        backend_mark(c->be);
         run_block_fwd(b < v->first_trainable ? &eval : c, v, a, y, b);
         x = y;
         for (; f < v->deepstacks && v->after[f] == b; f++) {
@@ -355,6 +356,7 @@ void vision_bwd(const Pass *c, const Vision *v, VisionAct *a, Tensor dout, const
     int f = v->deepstacks - 1;
     for (int64_t b = v->depth - 1; b >= 0; b--) {
         Tensor through = b >= v->first_trainable ? dx : none;
+        backend_mark(c->be);
         for (; f >= 0 && v->after[f] == b; f--)
             if (merger_goes_back(v, merger_of(v, f), b))
                 merger_bwd(c, v, merger_of(v, f), &a->stack[f], through, dfeature[f], through);

@@ -122,6 +122,11 @@ Status backend_sync(Backend *be)
     return st ? st : be->sticky;
 }
 
+void backend_mark(Backend *be)
+{
+    if (be->device->mark && !be->sticky && !be->preparing) be->device->mark(be);
+}
+
 bool   backend_prepares(const Backend *be) { return be->device->prepare != NULL; }
 
 Status backend_prepare(Backend *be, bool on)

@@ -73,6 +73,7 @@ typedef struct Device {
     const CopyOps *copies;                                    /* absent: copies do nothing */
     double (*memory_used)(void);                              /* see backend_memory_used; optional */
     const SharedMemoryOps *shared;                            /* absent: other processes cannot open memory */
+    void   (*mark)(Backend *be);                              /* see backend_mark; absent: synchronous ops */
 } Device;
 
 struct Backend {
@@ -84,6 +85,7 @@ struct Backend {
     bool           repeat;          /* deterministic: equal runs give equal bits, even where that is slower */
     int            reserved_sms;    /* SMs of a GPU that persistent kernels leave to communication */
     bool           shares;          /* set before memory is mapped: other processes will open it */
+    const uint32_t *progress;       /* changes when the device comes to a mark; NULL: ops are synchronous */
     void          *priv;            /* of the device */
 };
 
@@ -98,6 +100,8 @@ BackendTraits      backend_traits(const char *name);
 MUST Status backend_open(Backend *be, const char *name);     /* fails with the list of built-in ones */
 void        backend_close(Backend *be);
 MUST Status backend_sync(Backend *be);
+/* A mark in the work that is queued: the watchdog sees that the device goes on (Backend.progress). */
+void        backend_mark(Backend *be);
 MUST Status backend_prepare(Backend *be, bool on);           /* see Device.prepare; only where */
 bool        backend_prepares(const Backend *be);             /* this is true */
 void        backend_upload(Backend *be, Tensor dst, const void *host);

@@ -1,6 +1,7 @@
 /* ops/cuda/backend_cuda.cu -- an NVIDIA GPU as a device: memory, copies, the compute stream and the copy
  * streams, the sticky error. The kernels are in ops/cuda/<file>.cu. */
 #include "ops/cuda/comm_clock.cuh"
+#include "ops/cuda/progress.cuh"
 
 #include "base/grow.h"
 
@@ -37,7 +38,7 @@ static const char *local_rank(void)
     return NULL;
 }
 
-/* Read by CUDA when it starts. It has 8 hardware queues unless told otherwise: a stream in which a call waits
+/* Read by CUDA when it starts. It has 8 hardware queues by default: a stream in which a call waits
  * for another rank would hold up compute and copies. And it loads a kernel at its first launch, for which it
  * waits until no kernel runs: for ever, if one of them waits for a message that this rank has yet to ask for.
  * A process that a launcher started loads all kernels at once. */
@@ -133,6 +134,7 @@ static void cuda_close(Backend *be)
     for (int i = 0; i < c->retired_n; i++) cudaFree(c->retired[i]);
     free(c->retired);
     if (c->tile_counter) cudaFree(c->tile_counter);
+    progress_word_close(c->progress);
     for (int i = 0; i < c->marks_cap; i++)
         if (c->mark[i].event) cudaEventDestroy(c->mark[i].event);
     free(c->mark);
@@ -143,7 +145,7 @@ static void cuda_close(Backend *be)
     if (c->copy) cudaStreamDestroy(c->copy);
     if (c->stream) cudaStreamDestroy(c->stream);
     free(c);
-    be->priv = NULL;
+    be->priv = NULL, be->progress = NULL;
 }
 
 static Status cuda_open(Backend *be)
@@ -153,6 +155,7 @@ static Status cuda_open(Backend *be)
     if (!c) return fail(E_FIT, "no memory");
     be->priv  = c;
     Status st = open_gpu(c);
+    if (!st) st = progress_open(be);
     if (st) cuda_close(be);
     return st;
 }
@@ -495,5 +498,5 @@ extern "C" const Device device_cuda = {
     "cuda",     &cuda_ops,   false,      cuda_open,    cuda_close, cuda_map,
     cuda_unmap, cuda_upload, cuda_put,   cuda_fetch,   cuda_pin,   cuda_sync,  cuda_describe, cuda_state,
     cuda_memory, cuda_peak,  cuda_ahead, cuda_join,    cuda_prepare, cuda_clock, cuda_host_map,
-    cuda_host_unmap, &cuda_copies, cuda_memory_used, &cuda_shares,
+    cuda_host_unmap, &cuda_copies, cuda_memory_used, &cuda_shares, cuda_mark,
 };

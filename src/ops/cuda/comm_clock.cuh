@@ -2,7 +2,7 @@
  * compute stream waits for them.
  *
  * A span is a pair of timing events in one stream. A span in a stream of communication is the length of a
- * call. A span in the compute stream, recorded before and after it is told to wait for a call, is exposed
+ * call. A span in the compute stream, recorded before and after its wait for a call, is exposed
  * communication: compute that was queued before has ended, what is queued after has not begun. Waits of one
  * stream do not overlap, so their sum is the time in which communication keeps compute waiting, whatever
  * calls run at the same time. Time in which the compute stream is empty because the host is late is not

@@ -13,6 +13,7 @@
 #include "base/num.h"
 #include "ops/ops.h"
 
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -21,6 +22,7 @@ typedef __nv_bfloat16 bf16;
 
 typedef struct CudaMark { cudaEvent_t event; Part part; } CudaMark;
 typedef struct CommClock CommClock;                    /* comm_clock.cuh */
+typedef CUresult (*ProgressWrite)(CUstream, CUdeviceptr, cuuint32_t, unsigned);     /* progress.cuh */
 
 typedef struct Cuda {
     cudaStream_t stream, copy;        /* compute, and the upload of the next batch */
@@ -34,6 +36,9 @@ typedef struct Cuda {
     CudaMark    *mark;                /* ends of model parts since the last sync */
     int          marks, marks_cap;
     CommClock   *comm_clock;          /* NULL: no transport measures calls on the device's clock */
+    ProgressWrite progress_write;     /* cuStreamWriteValue32 */
+    uint32_t    *progress;            /* Backend.progress: pinned, written by the compute stream */
+    uint32_t     progress_marks;      /* that were queued */
     bool         going_ahead;         /* uploads use the copy stream */
     cudaEvent_t  freed, arrived;      /* the spare batch is free to write; its upload is done */
     cudaStream_t copy_stream[COPY_STREAMS];
