@@ -111,8 +111,10 @@ static Status start_threads(Heartbeat *h)
 {
     TRY(heartbeat_start_thread(h, &h->thread, run_thread));
     h->running = true;
-    TRY(heartbeat_start_thread(h, &h->helper, heartbeat_run_helper));
-    h->helper_running = true;
+    TRY(heartbeat_start_thread(h, &h->device, heartbeat_run_device));
+    h->device_running = true;
+    TRY(heartbeat_start_thread(h, &h->writer, heartbeat_run_writer));
+    h->writer_running = true;
     return OK;
 }
 
@@ -132,7 +134,7 @@ static Status wait_for_ranks(Heartbeat *h)
 Status heartbeat_connect(Heartbeat *h, const HeartbeatEndpoint *endpoint)
 {
     h->next_ping = clock_now();
-    if (is_hub(h)) {
+    if (is_rank_0(h)) {
         TRY(start_threads(h));
         return wait_for_ranks(h);
     }
@@ -148,7 +150,7 @@ Status heartbeat_connect(Heartbeat *h, const HeartbeatEndpoint *endpoint)
 static void send_goodbye(Heartbeat *h)
 {
     if (!h->peer || !h->running || h->aborting || h->leaving) return;
-    for (int i = is_hub(h); i < (is_hub(h) ? h->size : 1); i++)
+    for (int i = is_rank_0(h); i < (is_rank_0(h) ? h->size : 1); i++)
         if (h->peer[i].fd >= 0) connection_send(&h->peer[i], MSG_GOODBYE, h->rank, "", 0, 200);
 }
 
@@ -158,7 +160,7 @@ void heartbeat_leave(Heartbeat *h)
     pthread_mutex_lock(&h->lock);
     send_goodbye(h);
     h->leaving = true;
-    if (is_hub(h)) heartbeat_check_all_left(h);
+    if (is_rank_0(h)) heartbeat_check_all_left(h);
     pthread_mutex_unlock(&h->lock);
 }
 
@@ -170,7 +172,8 @@ void heartbeat_close(Heartbeat *h)
     send_goodbye(h);
     pthread_cond_broadcast(&h->changed);
     pthread_mutex_unlock(&h->lock);
-    if (h->helper_running) pthread_join(h->helper, NULL);
+    if (h->device_running) pthread_join(h->device, NULL);
+    if (h->writer_running) pthread_join(h->writer, NULL);
     if (h->running) {
         uint64_t one = 1;
         if (write(h->wake_fd, &one, sizeof one) < 0) { }       /* without it the thread stops within 250 ms */
@@ -195,7 +198,7 @@ void heartbeat_abort(Heartbeat *h, const char *why, bool lost)
     while (h->ending) cond_wait_for(&h->changed, &h->lock, 1);         /* this rank exits meanwhile */
     until = clock_now() + 1;
     h->aborting = true, h->aborted_at = clock_now();
-    if (is_hub(h)) {
+    if (is_rank_0(h)) {
         snprintf(text, sizeof text, "aborted: %.500s", why);
         heartbeat_exit_all(h, 0, text);
     } else {
@@ -209,12 +212,12 @@ void heartbeat_abort(Heartbeat *h, const char *why, bool lost)
 
 void heartbeat_watch(Heartbeat *h, double seconds, HeartbeatPrint *print, void *self)
 {
-    if (!h || !is_hub(h)) return;
+    if (!h || !is_rank_0(h)) return;
     pthread_mutex_lock(&h->lock);
     h->query_due = seconds > 0 ? clock_now() + seconds : 0;
     h->print = print, h->self = self;
     if (seconds <= 0 && !h->ending) h->queried_at = 0;
     if (seconds <= 0) h->print_due = false;
-    while (seconds <= 0 && h->helper_doing == HELPER_PRINTS) cond_wait_for(&h->changed, &h->lock, 1);
+    while (seconds <= 0 && h->writer_doing == WRITER_PRINTS) cond_wait_for(&h->changed, &h->lock, 1);
     pthread_mutex_unlock(&h->lock);
 }

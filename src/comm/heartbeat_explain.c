@@ -27,12 +27,14 @@ static int count_missing(const Heartbeat *h, int waiting)
     return n;
 }
 
-/* How well the call of rank i explains the end: it waits for the culprit, for few ranks, for long. */
+/* How well the call of rank i explains the end: it waits for the rank that failed, for few ranks,
+ * for long. */
 static double grade_of(const Heartbeat *h, int i)
 {
     int missing = count_missing(h, i);
-    bool culprit = h->culprit >= 0 && is_missing(h, h->culprit, i);
-    return (culprit ? 2e6 : 0) + (missing ? 1e6 * (1 - (double)missing / h->size) : 0) + h->state[i].waits;
+    bool waits_for_it = h->failed_rank >= 0 && is_missing(h, h->failed_rank, i);
+    double few = missing ? 1e6 * (1 - (double)missing / h->size) : 0;
+    return (waits_for_it ? 2e6 : 0) + few + h->state[i].waits;
 }
 
 /* The rank whose call is explained; -1: no rank waits. */
@@ -59,7 +61,7 @@ static int list_ranks(const Heartbeat *h, int waiting, bool arrived, char *out, 
     return count;
 }
 
-static void explain_call(const Heartbeat *h, int waiting)
+static void explain_call(Heartbeat *h, int waiting)
 {
     const RankState *s = &h->state[waiting];
     TraceCall call = { .op = s->op, .group = s->group, .peer = s->peer, .seq = s->seq,
@@ -69,13 +71,17 @@ static void explain_call(const Heartbeat *h, int waiting)
     trace_describe_call(&call, text, sizeof text);
     int here = list_ranks(h, waiting, true, arrived, sizeof arrived);
     int away = list_ranks(h, waiting, false, missing, sizeof missing);
-    if (away)
+    bool known = watch_knows_members(s);
+    if (!known && !away)
+        snprintf(line, sizeof line, "treb: rank %d waits in %s; which ranks have arrived is not known\n",
+                 waiting, text);
+    else if (away)
         snprintf(line, sizeof line, "treb: rank %d waits in %s: rank%s %s arrived, rank%s %s did not\n",
                  waiting, text, here == 1 ? "" : "s", arrived, away == 1 ? "" : "s", missing);
     else
         snprintf(line, sizeof line, "treb: rank %d waits in %s: all its members (ranks %s) arrived\n",
                  waiting, text, arrived);
-    heartbeat_write(line);
+    heartbeat_say(h, line);
 }
 
 static const char *words_of(const Heartbeat *h, int rank)
@@ -85,7 +91,7 @@ static const char *words_of(const Heartbeat *h, int rank)
 }
 
 /* Ranks that wait in no call come first: one of them is the rank that the others wait for. */
-static void explain_ranks(const Heartbeat *h)
+static void explain_ranks(Heartbeat *h)
 {
     char name[200], line[WATCH_LINE + 300];
     int  lines = 0;
@@ -94,26 +100,26 @@ static void explain_ranks(const Heartbeat *h)
             if ((h->state[i].progress.doing == RANK_WAITS) != waits || ++lines > STATE_LINES) continue;
             name_rank(h, i, name, sizeof name);
             snprintf(line, sizeof line, "treb: %s %s\n", name, words_of(h, i));
-            heartbeat_write(line);
+            heartbeat_say(h, line);
         }
     if (lines <= STATE_LINES) return;
     snprintf(line, sizeof line, "treb: %d more ranks wait\n", lines - STATE_LINES);
-    heartbeat_write(line);
+    heartbeat_say(h, line);
 }
 
-void heartbeat_explain(const Heartbeat *h)
+void heartbeat_explain(Heartbeat *h)
 {
     char line[WATCH_LINE + 400], name[200] = "the run";
     int  waiting = find_waiting(h);
-    if (h->culprit >= 0) name_rank(h, h->culprit, name, sizeof name);
+    if (h->failed_rank >= 0) name_rank(h, h->failed_rank, name, sizeof name);
     snprintf(line, sizeof line, "treb: all ranks exit: %s %s\n", name, h->reason);
-    heartbeat_write(line);
+    heartbeat_say(h, line);
     if (waiting >= 0) explain_call(h, waiting);
     explain_ranks(h);
     if (!h->folder[0]) return;
     snprintf(line, sizeof line, "treb: `treb report %.500s` shows the last calls of the ranks side by side\n",
              h->folder);
-    heartbeat_write(line);
+    heartbeat_say(h, line);
 }
 
 /* Takes the lock for a line at a time: the callback may block. */

@@ -1,5 +1,5 @@
-/* comm/heartbeat_messages.c -- messages between the heartbeat threads. The thread of rank 0 is the hub that
- * all others connect to and that forwards every message. */
+/* comm/heartbeat_messages.c -- messages between the heartbeat threads. All others connect to the
+ * thread of rank 0, which forwards every message. */
 #define _GNU_SOURCE
 #include "base/clock.h"
 #include "comm/heartbeat_private.h"
@@ -25,7 +25,7 @@ void heartbeat_send_to_all(Heartbeat *h, MessageKind kind, int about, const void
             connection_send(&h->peer[i], kind, about, text, bytes, wait_ms);
 }
 
-/* Ranks that have left are told too: from now on nothing holds up the library any more. */
+/* Ranks that have left get the message too: from now on nothing holds up the library any more. */
 void heartbeat_check_all_left(Heartbeat *h)
 {
     bool all = h->leaving && !h->all_left_at;
@@ -72,7 +72,7 @@ static void send_state(Heartbeat *h)
     connection_send(&h->peer[0], MSG_STATE_REPLY, h->rank, &s, sizeof s, 200);
 }
 
-static void handle_from_hub(Heartbeat *h, const Message *m)
+static void handle_from_rank_0(Heartbeat *h, const Message *m)
 {
     switch (m->kind) {
     case MSG_GOODBYE:     h->peer[0].left = true, h->left = 0; break;
@@ -114,7 +114,7 @@ static void handle_loss(Heartbeat *h, int i)
 {
     const char *what = "died: its heartbeat connection closed";
     if (h->peer[i].left || h->aborting || h->stop || h->ending) return;
-    if (is_hub(h)) heartbeat_begin_end(h, i, what, false);
+    if (is_rank_0(h)) heartbeat_begin_end(h, i, what, false);
     else           heartbeat_exit_all(h, 0, what);
 }
 
@@ -123,11 +123,11 @@ void heartbeat_receive(Heartbeat *h, int i)
     Connection *c = &h->peer[i];
     Message     m;
     int         got = 0;
-    bool        unidentified = is_hub(h) && i >= h->size;
+    bool        unidentified = is_rank_0(h) && i >= h->size;
     while (c->fd >= 0 && (got = connection_receive(c, &m)) > 0) {
         if (unidentified)   handle_hello(h, c, &m);
-        else if (is_hub(h)) handle_from_rank(h, i, &m);
-        else                handle_from_hub(h, &m);
+        else if (is_rank_0(h)) handle_from_rank(h, i, &m);
+        else                handle_from_rank_0(h, &m);
     }
     if (c->fd < 0 || got >= 0) return;
     connection_close(c);

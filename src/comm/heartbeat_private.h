@@ -1,6 +1,6 @@
 /* comm/heartbeat_private.h -- the files of the heartbeat: heartbeat.c opens, closes and runs the thread;
  * heartbeat_messages.c handles messages; heartbeat_watchdog.c decides when a run ends and ends it;
- * heartbeat_explain.c says why; heartbeat_helper.c does what may block. */
+ * heartbeat_explain.c says why; heartbeat_threads.c has the threads that may block. */
 #ifndef COMM_HEARTBEAT_PRIVATE_H
 #define COMM_HEARTBEAT_PRIVATE_H
 
@@ -15,8 +15,8 @@ enum { HEARTBEAT_SLOW = 10 };                /* times comm.timeout for a system 
 /* Seconds for the heartbeat to find out which rank was lost, after an error of a library. */
 #define DEVICE_SECONDS 1.5
 
-/* What the helper's thread does now. */
-typedef enum { HELPER_RESTS, HELPER_ASKS_DEVICE, HELPER_PRINTS, HELPER_WRITES } HelperDoing;
+/* What the writer's thread does now. */
+typedef enum { WRITER_RESTS, WRITER_PRINTS, WRITER_ENDS } WriterDoing;
 
 struct Heartbeat {
     int             rank, size;
@@ -46,19 +46,23 @@ struct Heartbeat {
     RankProgress   *progress;                /* (size) of the last ping; on rank 0 alone, like the rest: */
     RankState      *state;                 /* (size) answers to the last query */
     bool            ending;                /* the answers are for the message that ends the run */
-    int             culprit;               /* the rank that ends it; -1: no single one */
+    int             failed_rank;           /* the rank that ends it; -1: no single one */
     char            reason[400];           /* what it did: "died: …" */
     bool            wait_for_save;         /* a save in progress may finish */
     HeartbeatPrint *print;
     void           *self;
-    /* the helper */
-    pthread_t       helper;
-    bool            helper_running, print_due, record_due, recorded;
-    HelperDoing     helper_doing;
+    /* the threads that may block */
+    pthread_t       device, writer;
+    bool            device_running, writer_running, print_due;
+    bool            last_due, last_written; /* the last lines and, if `record`, the record of a hang */
+    WriterDoing     writer_doing;
+    bool            record;
     char            why[MESSAGE_TEXT + 1];      /* of the record */
+    char            lines[16 << 10];            /* the last lines of the rank, for stderr */
+    size_t          lines_bytes;
 };
 
-static inline bool is_hub(const Heartbeat *h) { return h->rank == 0; }
+static inline bool is_rank_0(const Heartbeat *h) { return h->rank == 0; }
 static inline bool is_reachable(const Connection *c) { return c->fd >= 0 && !c->left; }
 
 /* All with the lock held, unless they say otherwise. */
@@ -71,19 +75,21 @@ void heartbeat_check_all_left(Heartbeat *h);                      /* on rank 0 *
 Connection *heartbeat_free_connection(const Heartbeat *h);
 
 void heartbeat_check(Heartbeat *h);                               /* periodic work */
-/* On rank 0: every rank ends, because rank `culprit` did `reason`; first the ranks are asked what they do. */
-void heartbeat_begin_end(Heartbeat *h, int culprit, const char *reason, bool wait_for_save);
+/* On rank 0: every rank ends, because rank `rank` did `reason`; first the ranks are asked what they do. */
+void heartbeat_begin_end(Heartbeat *h, int rank, const char *reason, bool wait_for_save);
 void heartbeat_exit_all(Heartbeat *h, int rank, const char *what);
 /* Leaves the record of a hang if `record`, and exits. */
 void heartbeat_exit(Heartbeat *h, const char *why, bool record) __attribute__((noreturn));
-void heartbeat_write(const char *line);                           /* to stderr; does not block for long */
 
-/* Writes to stderr why the run ends, from the states of the ranks. */
-void heartbeat_explain(const Heartbeat *h);
-void heartbeat_print_states(Heartbeat *h);                        /* of the helper; without the lock */
+/* Says why the run ends, from the states of the ranks. */
+void heartbeat_explain(Heartbeat *h);
+void heartbeat_print_states(Heartbeat *h);                        /* of the writer; without the lock */
 
 MUST Status heartbeat_start_thread(Heartbeat *h, pthread_t *thread, void *(*run)(void *));
-void *heartbeat_run_helper(void *heartbeat);
-void heartbeat_record(Heartbeat *h, const char *why);             /* by the helper, within two seconds */
+void *heartbeat_run_device(void *heartbeat);
+void *heartbeat_run_writer(void *heartbeat);
+void heartbeat_say(Heartbeat *h, const char *line);               /* one of the last lines */
+/* The last lines and the record go out, or their time is over: a disk that hangs holds up no exit. */
+void heartbeat_write_last(Heartbeat *h, const char *why, bool record);
 
 #endif

@@ -17,15 +17,6 @@
 
 /* ---- exits ---- */
 
-/* A line of at most PIPE_BUF bytes is written whole or not at all: a full pipe without a reader does not
- * block. */
-void heartbeat_write(const char *line)
-{
-    struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
-    size_t n = strnlen(line, 4096);
-    if (poll(&p, 1, 500) == 1 && write(STDERR_FILENO, line, n) < 0) { }
-}
-
 static bool is_saving(const Heartbeat *h)
 {
     return __atomic_load_n(&h->watch.trace->saving, __ATOMIC_ACQUIRE) > 0;
@@ -34,20 +25,20 @@ static bool is_saving(const Heartbeat *h)
 /* The main thread may hold any lock, so only write and _exit are safe here. */
 void heartbeat_exit(Heartbeat *h, const char *why, bool record)
 {
-    char   line[MESSAGE_TEXT + 100];
-    double until = clock_now() + SAVE_SECONDS;
+    char line[MESSAGE_TEXT + 100];
     snprintf(line, sizeof line, "treb: rank %d exits: %s\n", h->rank, why);
-    heartbeat_write(line);
-    if (record) heartbeat_record(h, why);
+    heartbeat_say(h, line);
+    heartbeat_write_last(h, why, record);
+    double until = clock_now() + SAVE_SECONDS;
     while (h->wait_for_save && is_saving(h) && clock_now() < until) poll(NULL, 0, 20);
     _exit(status_exit_code(E_COMM));
 }
 
-static void describe_culprit(const Heartbeat *h, int rank, const char *what, char *out, size_t n)
+static void describe_failed(const Heartbeat *h, int rank, const char *what, char *out, size_t n)
 {
     char own[160];
     if (rank == h->rank) heartbeat_identity(own, sizeof own);
-    const char *identity = rank == h->rank ? own : h->peer[is_hub(h) ? rank : 0].identity;
+    const char *identity = rank == h->rank ? own : h->peer[is_rank_0(h) ? rank : 0].identity;
     if (rank >= 0) snprintf(out, n, "rank %d (%s) %s", rank, identity, what);
     else           snprintf(out, n, "the run %s", what);
 }
@@ -62,13 +53,13 @@ static void exit_with_state(Heartbeat *h, const char *why)
     heartbeat_exit(h, text, true);
 }
 
-/* `rank` has failed: the hub makes the others exit, then this rank exits unless it is the one that failed. A
- * rank that has lost the hub says what it knows. */
+/* `rank` has failed: rank 0 makes the others exit, then this rank exits unless it is the one that failed. A
+ * rank that has lost rank 0 says what it knows. */
 void heartbeat_exit_all(Heartbeat *h, int rank, const char *what)
 {
     char why[MESSAGE_TEXT];
-    describe_culprit(h, rank, what, why, sizeof why);
-    if (!is_hub(h)) exit_with_state(h, why);
+    describe_failed(h, rank, what, why, sizeof why);
+    if (!is_rank_0(h)) exit_with_state(h, why);
     heartbeat_send_to_all(h, MSG_END, rank, why, (int)strlen(why), rank, 200);
     if (rank != h->rank) heartbeat_exit(h, why, false);
 }
@@ -90,10 +81,10 @@ static bool all_answered(const Heartbeat *h)
     return true;
 }
 
-void heartbeat_begin_end(Heartbeat *h, int culprit, const char *reason, bool wait_for_save)
+void heartbeat_begin_end(Heartbeat *h, int rank, const char *reason, bool wait_for_save)
 {
     if (h->ending || h->aborting) return;
-    h->ending = true, h->culprit = culprit, h->wait_for_save = wait_for_save;
+    h->ending = true, h->failed_rank = rank, h->wait_for_save = wait_for_save;
     snprintf(h->reason, sizeof h->reason, "%s", reason);
     ask_states(h, clock_now());
 }
@@ -101,9 +92,9 @@ void heartbeat_begin_end(Heartbeat *h, int culprit, const char *reason, bool wai
 static void finish_end(Heartbeat *h)
 {
     char why[MESSAGE_TEXT];
-    describe_culprit(h, h->culprit, h->reason, why, sizeof why);
+    describe_failed(h, h->failed_rank, h->reason, why, sizeof why);
     MessageKind kind = h->wait_for_save ? MSG_END_OF_SAVE : MSG_END_OF_HANG;
-    heartbeat_send_to_all(h, kind, h->culprit, why, (int)strlen(why), -1, 200);
+    heartbeat_send_to_all(h, kind, h->failed_rank, why, (int)strlen(why), -1, 200);
     heartbeat_explain(h);
     heartbeat_exit(h, why, true);
 }
@@ -115,7 +106,7 @@ static void send_ping(Heartbeat *h, double now)
     if (now < h->next_ping) return;
     h->next_ping = now + (h->timeout < 4 ? h->timeout / 4 : 1);
     RankProgress p = h->progress[h->rank] = watch_progress(&h->watch, now);
-    if (is_hub(h)) heartbeat_send_to_all(h, MSG_PING, 0, "", 0, -1, 0);
+    if (is_rank_0(h)) heartbeat_send_to_all(h, MSG_PING, 0, "", 0, -1, 0);
     else           connection_send(&h->peer[0], MSG_PING, h->rank, &p, sizeof p, 0);
 }
 
@@ -124,13 +115,13 @@ static void check_silence(Heartbeat *h, double now)
     char text[100];
     for (int i = 0; i < h->peers; i++) {
         Connection *c = &h->peer[i];
-        bool   unidentified = is_hub(h) && i >= h->size;
+        bool   unidentified = is_rank_0(h) && i >= h->size;
         double limit = unidentified && h->timeout > HELLO_SECONDS ? HELLO_SECONDS : h->timeout;
-        bool   left = h->aborting || (h->leaving && !is_hub(h));
+        bool   left = h->aborting || (h->leaving && !is_rank_0(h));
         if (!is_reachable(c) || left || now - c->last_message <= limit) continue;
         if (unidentified) { connection_close(c); continue; }
         snprintf(text, sizeof text, "sent no heartbeat for %.0f s (comm.timeout)", now - c->last_message);
-        if (is_hub(h)) heartbeat_begin_end(h, i, text, false);
+        if (is_rank_0(h)) heartbeat_begin_end(h, i, text, false);
         else           heartbeat_exit_all(h, 0, text);
     }
 }
@@ -142,7 +133,7 @@ static void check_left(Heartbeat *h)
     double waits = h->left >= 0 && !h->aborting ? trace_waiting_seconds(h->watch.trace) : 0;
     if (waits <= h->timeout) return;
     snprintf(text, sizeof text, "waits %.0f s in a call, but rank %d has left the run", waits, h->left);
-    if (is_hub(h)) heartbeat_exit_all(h, h->rank, text);
+    if (is_rank_0(h)) heartbeat_exit_all(h, h->rank, text);
     heartbeat_exit(h, text, true);
 }
 
@@ -163,6 +154,7 @@ static void check_progress(Heartbeat *h)
 {
     char   text[100];
     bool   all = !h->leaving;
+    int    worst = -1;                     /* it stopped first: others may have stopped because of it */
     double least = 1e9;
     for (int i = 0; i < h->size; i++) {
         const RankProgress *p = &h->progress[i];
@@ -170,9 +162,12 @@ static void check_progress(Heartbeat *h)
         bool over = is_over(h, p);
         all &= over;
         if (p->idle < least) least = p->idle;
-        if (!over || p->doing == RANK_WAITS) continue;
-        snprintf(text, sizeof text, "has made no progress for %.0f s (comm.timeout)", p->idle);
-        heartbeat_begin_end(h, i, text, true);
+        if (over && p->doing != RANK_WAITS && (worst < 0 || p->idle > h->progress[worst].idle)) worst = i;
+    }
+    if (worst >= 0) {
+        snprintf(text, sizeof text, "has made no progress for %.0f s (comm.timeout)",
+                 h->progress[worst].idle);
+        heartbeat_begin_end(h, worst, text, true);
         return;
     }
     snprintf(text, sizeof text, "has made no progress on any rank for %.0f s (comm.timeout)", least);
@@ -210,20 +205,20 @@ static void check_device(Heartbeat *h, double now)
     if (!h->device_failed_at) h->device_failed_at = now;
     if (now - h->device_failed_at < DEVICE_SECONDS) return;
     snprintf(text, sizeof text, "%.400s", h->watch.device_text);
-    if (is_hub(h)) heartbeat_begin_end(h, h->rank, text, false);
+    if (is_rank_0(h)) heartbeat_begin_end(h, h->rank, text, false);
     else if (!h->device_reported)
         h->device_reported = connection_send(&h->peer[0], MSG_FAILED, h->rank, text, (int)strlen(text), 200);
 }
 
 /* After a stop of the whole process (SIGSTOP, a suspended machine) nothing is late yet. */
-static void forgive_stop(Heartbeat *h, double now)
+static void restart_after_stop(Heartbeat *h, double now)
 {
     bool stopped = now - h->last_turn > TURN_SECONDS;
     h->last_turn = now;
     if (!stopped) return;
     watch_restart(&h->watch, now);
     for (int i = 0; i < h->peers; i++) h->peer[i].last_message = now;
-    for (int i = 0; is_hub(h) && i < h->size; i++) h->progress[i].idle = 0;
+    for (int i = 0; is_rank_0(h) && i < h->size; i++) h->progress[i].idle = 0;
 }
 
 /* A rank that has failed may hang while it closes. */
@@ -236,7 +231,7 @@ static void check_aborting(Heartbeat *h, double now)
 void heartbeat_check(Heartbeat *h)
 {
     double now = clock_now();
-    forgive_stop(h, now);
+    restart_after_stop(h, now);
     watch_sample(&h->watch, now);
     send_ping(h, now);
     check_silence(h, now);
@@ -244,7 +239,7 @@ void heartbeat_check(Heartbeat *h)
     check_leaving(h, now);
     check_aborting(h, now);
     check_device(h, now);
-    if (is_hub(h)) check_progress(h);
+    if (is_rank_0(h)) check_progress(h);
     else           check_alone(h, now);
     if (h->query_due > 0 && now > h->query_due && !h->ending) ask_states(h, now);
     if (!h->queried_at || (!all_answered(h) && now - h->queried_at < ANSWER_SECONDS)) return;
