@@ -144,7 +144,10 @@ $(ROOT)/tests/%.o: CFLAGS += -Itests
 
 $(BUILD)/tests/%: $(ROOT)/tests/%.o $(SIDE_LIB) $(CORE)
 	@mkdir -p $(@D)
-	@$(CC) $(CFLAGS) -o $@ $< $(SIDE_LIB) $(CORE) $(LIBS)
+	@$(CC) $(CFLAGS) -o $@ $(filter %.o,$^) $(SIDE_LIB) $(CORE) $(LIBS)
+
+$(BUILD)/tests/gpu_endless: $(BUILD)/tests/spin.cu.o
+$(BUILD)/tests/spin.cu.o: NVFLAGS += -Itests
 
 .PRECIOUS: $(ROOT)/%.o
 -include $(OBJ:.o=.d) $(SIDE_OBJ:.o=.d) $(patsubst $(BUILD)/%,$(ROOT)/%.d,$(TESTS) $(FUZZ) $(GPU))
@@ -183,7 +186,7 @@ SOAK ?= 600
 soak: setup
 	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/treb $(SIDE_BIN) $(BUILD)/tests/test_layouts $(BUILD)/tests/test_hidden $(BUILD)/tests/test_decode_ranks $(BUILD)/tests/test_plan_random $(BUILD)/tests/test_dryrun $(FAULTS)
 	@TREB=$(BUILD)/treb TREB_KILLS=50 TREB_KILL_STEPS=400 tests/kill.sh
-	@TREB=$(BUILD)/treb TREB_KILLS=10 TREB_STOPS=5 TREB_FREEZES=5 TREB_RESUME=all tests/faults.sh
+	@TREB=$(BUILD)/treb TREB_KILLS=10 TREB_STOPS=5 TREB_FREEZES=5 TREB_CUTS=3 TREB_RESUME=all tests/faults.sh
 	@TREB=$(BUILD)/treb TREB_KILLS=20 TREB_KILL_STEPS=24 tests/rank_kill.sh
 	@TREB=$(BUILD)/treb TREB_KILLS=20 TREB_KILL_STEPS=24 tests/launch.sh
 	@TREB=$(BUILD)/treb TEST_LAYOUTS=$(BUILD)/tests/test_layouts TREB_LAYOUT_RUNS=8 tests/ranks.sh

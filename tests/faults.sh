@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Faults that no library reports end a run: a rank is killed, stopped (SIGSTOP), or its main thread alone is
-# frozen while its other threads run on (tests/freeze.c). Every rank exits with 6 within comm.timeout + 10 s,
-# the message names the rank and the call that the others wait in, each rank leaves its last calls, and the
-# run resumes bit-equal to an undisturbed one. A run that is merely slow goes on.
+# Faults that no library reports end a run: a rank is killed, stopped (SIGSTOP), its main thread alone is
+# frozen while its other threads run on (tests/freeze.c), or the network between all ranks is cut. Every rank
+# exits with 6 within comm.timeout + 10 s, the message names the rank and the call that the others wait in,
+# each rank leaves its last calls, and the run resumes bit-equal to an undisturbed one. A run that is merely
+# slow goes on.
 #
-# TREB_KILLS, TREB_STOPS, TREB_FREEZES: faults of each kind (0, 0, 1); the first hits the last rank, the
-# second rank 0, others any rank at a random moment of a random layout. COMM=nccl DEVICE=cuda: the same on
-# ranks that share a GPU, over loopback. TREB_RESUME: all, first or no resumed runs (first). TREB_SLOW=0:
-# without the slow run. TREB_RANKS (3), TREB_TIMEOUT (2): ranks and comm.timeout.
+# TREB_KILLS, TREB_STOPS, TREB_FREEZES, TREB_CUTS: faults of each kind (0, 0, 1, 0); the first hits the last
+# rank, the second rank 0, others any rank at a random moment of a random layout. COMM=nccl DEVICE=cuda: the
+# same on ranks that share a GPU, over loopback. TREB_RESUME: all, first or no resumed runs (first).
+# TREB_SLOW=0: without the slow run. TREB_RANKS (3), TREB_TIMEOUT (2): ranks and comm.timeout.
 . tests/ranklab.sh
-kills=${TREB_KILLS:-0} stops=${TREB_STOPS:-0} freezes=${TREB_FREEZES:-1} resume=${TREB_RESUME:-first}
-limit=${TREB_TIMEOUT:-2} comm=${COMM:-mpi} device=${DEVICE:-cpu} ranks=${TREB_RANKS:-3} steps=48 slowest=0
+kills=${TREB_KILLS:-0} stops=${TREB_STOPS:-0} freezes=${TREB_FREEZES:-1} cuts=${TREB_CUTS:-0}
+resume=${TREB_RESUME:-first} limit=${TREB_TIMEOUT:-2}
+comm=${COMM:-mpi} device=${DEVICE:-cpu} ranks=${TREB_RANKS:-3} steps=48 slowest=0
 seed=${TREB_KILL_SEED:-$RANDOM}; RANDOM=$seed
 tools=$(dirname "$treb")/tests
 has_mpi || skip "no mpirun, or a build without MPI"
@@ -19,6 +21,9 @@ if [ "$comm" = nccl ]; then
     export NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1
 fi
 can_freeze() { "$tools/freeze" $$ 0 2>&1 | grep -q usage && [ "$(id -u)" -eq 0 ]; }
+# Ranks that will be cut off run in a network namespace of their own.
+can_cut()    { command -v nsenter >/dev/null && unshare -n ip link set lo up 2>/dev/null; }
+[ "$cuts" = 0 ] || can_cut || { cuts=0; echo "  skip cutting the network: no root, unshare, nsenter or ip"; }
 can_freeze || { freezes=0; echo "  skip freezing a thread: it needs root and $tools/freeze"; }
 
 run() {                                  # run FOLDER overrides...: starts it
@@ -37,8 +42,12 @@ saved()  { [ -e "$1/checkpoint-$2/MANIFEST.json" ] || ended 1; }        # saved 
 said()   { grep -aqE "$1" "$tmp"/out.*; }
 records() { find "$1/hang" -name 'rank-*.json' -size +500c 2>/dev/null | wc -l; }
 
-declare -A acts=([kill]="kill -9" [stop]="kill -STOP" [freeze]="frozen")
+declare -A acts=([kill]="kill -9" [stop]="kill -STOP" [freeze]="frozen" [cut]="cut_off")
 frozen() { "$tools/freeze" "$1" 60 >"$tmp/frozen" & freezer=$!; until_of 5000 grep -q frozen "$tmp/frozen"; }
+
+own_network=(unshare -n bash -c 'ip link set lo up; exec "$0" "$@"')
+cut_off() { nsenter -t "$1" -n sleep 60 & holder=$!; pause 50; nsenter -t $holder -n ip link set lo down; }
+rejoin()  { [ -z "${holder:-}" ] || { nsenter -t $holder -n ip link set lo up; kill $holder; }; }
 
 # strike KIND VICTIM: sets `ms` to the time until all ranks have exited, a stopped one apart.
 strike() {
@@ -50,8 +59,8 @@ strike() {
     ms=$(($(now_ms) - start)) slowest=$((ms > slowest ? ms : slowest))
     ends=$(codes)
     for r in $(numbers); do [ -e "$tmp/code.$r" ] || kill -9 "$(cat "$tmp/pid.$r")"; done
-    { wait $job ${freezer:-}; } 2>/dev/null
-    freezer=
+    { rejoin; wait $job ${freezer:-} ${holder:-}; } 2>/dev/null
+    freezer= holder=
 }
 
 # The codes that a fault of the kind leaves, with the victim's own.
@@ -65,6 +74,8 @@ expected() {
 }
 # What the ranks say: rank 0 for all, or each for itself once rank 0 is gone.
 explained() {                            # explained KIND VICTIM
+    local any='rank [0-9]+ \(host [^,]*, process [0-9]+\)'
+    if [ "$1" = cut ]; then said "exits: $any sent no heartbeat for [0-9]+ s"; return; fi
     local who="rank $2 \(host [^,]*, process $(cat "$tmp/pid.$2")\)" what="has made no progress for [0-9]+ s"
     [ "$1" = kill ] && what="died: "
     [ "$1" = stop ] && what="sent no heartbeat for [0-9]+ s"
@@ -89,7 +100,9 @@ fault() {
     local what="$3: $1 of rank $2 (TREB_KILL_SEED=$seed)" at=$((2 + 2 * (RANDOM % 2))) folder="$tmp/run"
     calm_run "$3"
     rm -rf "$folder"
+    [ "$1" = cut ] && from=("${own_network[@]}")
     run "$folder" $3
+    from=()
     until_of 60000 saved "$folder" $at
     pause $((RANDOM % 150))
     if ended 1; then echo "  skip $what: the run was over"; { wait $job; } 2>/dev/null; return; fi
@@ -116,6 +129,7 @@ faults() {                               # faults KIND N
 faults freeze "$freezes"
 faults stop "$stops"
 faults kill "$kills"
+faults cut "$cuts"
 echo "  the slowest exit took $slowest ms, comm.timeout is $limit s"
 
 slow=$tools/slow_disk.so                 # an address sanitizer does not let a library be preloaded

@@ -103,16 +103,16 @@ launch() {                               # launch FOLDER overrides...
         --agent "$tmp/enter" --restart 1 train /dev/null "${recipe[@]}" train.max_steps=$steps \
         comm.timeout=$silence checkpoint.save_steps=2 checkpoint.output_dir="$folder" "$@" >"$tmp/out" 2>&1
 }
-told() { grep -aq -- "$1" "$tmp/out"; }
+said() { grep -aq -- "$1" "$tmp/out"; }
 rm -f "$tmp"/out.*
 steps=24
 launch "$tmp/launch" parallel.tp=2 parallel.ep=4 & job=$!
-until_of 40000 told "saved .*checkpoint-2 "
+until_of 40000 said "saved .*checkpoint-2 "
 ip -n $net-switch link set port3 down
 wait $job; code=$?
 check "launch goes on without host3: exit code 0, not $code" [ $code -eq 0 ]
-check "and says so" told "no answer from 10.77.0.4:1"
-check "on the hosts that are left" told "starting again on [23] ranks from .*checkpoint-"
+check "and says so" said "no answer from 10.77.0.4:1"
+check "on the hosts that are left" said "starting again on [23] ranks from .*checkpoint-"
 grep -a "^launch: " "$tmp/out" | sed 's/^/  /'
 rm -rf "$tmp/one"
 check "one rank, $steps steps" one
