@@ -67,7 +67,7 @@ static Status set_ranks(Launch *l, const LaunchArgs *a)
     return OK;
 }
 
-/* A mistake in the recipe is told once, before ranks start. */
+/* A mistake in the recipe is reported once, before ranks start. */
 static Status check_recipe(Launch *l)
 {
     Config cfg;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The Status of the first rank that failed by itself, which prints its text. A rank that was told of the
+/* The Status of the first rank that failed by itself, which prints its text. A rank that learns of the
  * failure has E_COMM. No rank exits before the text is out: a launcher ends all ranks once one has failed. */
 static Status settle(Comm *world, Status mine)
 {

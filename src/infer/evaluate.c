@@ -152,7 +152,7 @@ static Status run_batch(Eval *v)
     return generate_and_score(v);
 }
 
-/* Whether some replica has a sample left in this block; none has once a rank was told to stop. st: of the
+/* Whether some replica has a sample left in this block; none has once a rank was asked to stop. st: of the
  * batch before. */
 static Status agree_on_more(Eval *v, Status st, bool left, bool *more)
 {

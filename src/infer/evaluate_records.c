@@ -83,7 +83,7 @@ static Status add_record(EvalResult *r, const EvalRecord *x)
     return OK;
 }
 
-/* Brings this replica's lines to the length of the longest, and makes room for those of all replicas. */
+/* Brings this replica's lines to the length of the longest, and allocates a buffer for those of all. */
 static Status pad_lines(Eval *v, size_t *longest)
 {
     double most = (double)v->lines.n;

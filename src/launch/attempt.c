@@ -72,7 +72,7 @@ static void open_signals(Watch *w, sigset_t *before)
 
 static void check_time(Watch *w)
 {
-    bool failed = w->errors.errors || w->errors.told > w->errors.codes[0];
+    bool failed = w->errors.errors || w->errors.reported > w->errors.codes[0];
     output_tick(&w->errors);
     if (w->ended) return;
     if (failed && !w->end_by && w->sent != SIGKILL) w->end_by = clock_now() + END_SECONDS;
@@ -125,7 +125,7 @@ static void set_result(Attempt *a, const Output *o, int status)
 {
     int code = process_code(status), comm = status_exit_code(E_COMM);
     if (o->cause)  a->code = o->cause;
-    else if (!code && o->codes[0] == o->told) a->code = 0;
+    else if (!code && o->codes[0] == o->reported) a->code = 0;
     else           a->code = comm;
     a->lost = a->code == comm;
 }

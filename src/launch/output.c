@@ -47,7 +47,7 @@ static void take_exit(Output *o, const char *text)
 {
     int rank, code;
     if (sscanf(text, "%d code %d", &rank, &code) != 2 || code < 0 || code > 7) return;
-    o->told++, o->codes[code]++;
+    o->reported++, o->codes[code]++;
     if (!o->cause && code && code != status_exit_code(E_COMM)) o->cause = code;
 }
 

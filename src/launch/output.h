@@ -30,8 +30,8 @@ typedef struct Output {
     bool   in_block;                     /* between two lines of dashes */
     LoggedLine logged[OUTPUT_LOGGED];    /* the latest warnings and errors of the log */
     int    logged_n;
-    int    codes[8];                     /* ranks that have told exit code 0 … 7 */
-    int    told;                         /* ranks that have told a code */
+    int    codes[8];                     /* ranks that have reported exit code 0 … 7 */
+    int    reported;                     /* ranks that have reported a code */
     int    errors;                       /* lines "treb: …": a rank that prints one ends */
     int    cause;                        /* the first code besides 0 and that of lost peers; 0: none */
 } Output;

@@ -14,7 +14,7 @@
 enum { TOPOLOGY_CPUS = CPU_SETSIZE, TOPOLOGY_GPUS = 64, NUMA_UNKNOWN = -1 };
 
 typedef struct TopologyCore { int cpu, node; } TopologyCore;     /* its first CPU; NUMA node, 0 if unknown */
-typedef struct TopologyGpu  { char bus[24]; int node; } TopologyGpu;     /* node: NUMA_UNKNOWN if not told */
+typedef struct TopologyGpu  { char bus[24]; int node; } TopologyGpu;     /* node: NUMA_UNKNOWN: not known */
 
 typedef struct Topology {
     TopologyCore core[TOPOLOGY_CPUS];        /* ordered by node, then by CPU */
