@@ -1,9 +1,10 @@
 /* slow_disk.so, for LD_PRELOAD: a disk on which writes take long. SLOW_WRITE_MS is added to each pwrite, up
- * to SLOW_WRITES of them; the first fsync of the process takes SLOW_SYNC_MS more. For tests of the
- * watchdog. */
+ * to SLOW_WRITES of them; the first fsync of the process takes SLOW_SYNC_MS more, and making the
+ * folder of the records of a hang SLOW_HANG_MS. For tests of the watchdog. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/types.h>
 #include <time.h>
 
@@ -32,4 +33,12 @@ int fsync(int fd)
     int       (*real)(int) = dlsym(RTLD_NEXT, "fsync");
     if (!count(&calls)) sleep_of("SLOW_SYNC_MS");
     return real(fd);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    int (*real)(const char *, mode_t) = dlsym(RTLD_NEXT, "mkdir");
+    size_t n = strlen(path);
+    if (n > 5 && !strcmp(path + n - 5, "/hang")) sleep_of("SLOW_HANG_MS");
+    return real(path, mode);
 }
