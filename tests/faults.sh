@@ -8,7 +8,8 @@
 # TREB_KILLS, TREB_STOPS, TREB_FREEZES, TREB_CUTS: faults of each kind (0, 0, 1, 0); the first hits the last
 # rank, the second rank 0, others any rank at a random moment of a random layout. COMM=nccl DEVICE=cuda: the
 # same on ranks that share a GPU, over loopback. TREB_RESUME: all, first or no resumed runs (first).
-# TREB_SLOW=0: without the slow run. TREB_RANKS (3), TREB_TIMEOUT (2): ranks and comm.timeout.
+# TREB_SLOW=0: without the slow run. TREB_RANKS (3), TREB_TIMEOUT (2): ranks and comm.timeout. TREB_SHOW=1:
+# shows what the ranks say.
 . tests/ranklab.sh
 kills=${TREB_KILLS:-0} stops=${TREB_STOPS:-0} freezes=${TREB_FREEZES:-1} cuts=${TREB_CUTS:-0}
 resume=${TREB_RESUME:-first} limit=${TREB_TIMEOUT:-2}
@@ -39,6 +40,7 @@ all_of() { yes "$1" | head -n "$2" | tr '\n' ' '; }                     # all_of
 whole()  { run "$@"; wait $job; [ "$(codes)" = "$(all_of 0 "$ranks")" ]; }
 ended()  { [ "$(count code)" -ge "$1" ]; }
 saved()  { [ -e "$1/checkpoint-$2/MANIFEST.json" ] || ended 1; }        # saved FOLDER STEP
+show_end() { echo "  $1"; grep -ah "^treb:" "$tmp"/out.* | cut -c -220 | sed 's/^/    /'; }
 said()   { grep -aqE "$1" "$tmp"/out.*; }
 records() { find "$1/hang" -name 'rank-*.json' -size +500c 2>/dev/null | wc -l; }
 
@@ -107,6 +109,7 @@ fault() {
     pause $((RANDOM % 150))
     if ended 1; then echo "  skip $what: the run was over"; { wait $job; } 2>/dev/null; return; fi
     strike "$1" "$2"
+    [ -z "${TREB_SHOW:-}" ] || show_end "$what: $ms ms, codes $ends"
     check "$what: exit codes $(expected "$1" "$2")and not $ends" [ "$ends" = "$(expected "$1" "$2")" ]
     check "$what: within comm.timeout + 10 s, not $ms ms" [ $ms -lt $((1000 * limit + 10000)) ]
     check "$what: the message names rank and call" explained "$1" "$2"

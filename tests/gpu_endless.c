@@ -60,7 +60,8 @@ static void run_endless(bool full)
     }
     printf("  rank %d: all calls are started\n", lab.world->rank);
     fflush(stdout);
-    EXPECT(backend_sync(&lab.be) && false, "the kernel has ended");
+    Status st = backend_sync(&lab.be);
+    EXPECT(false, "the kernel has ended: %s", st ? status_text() : "no error");
 }
 
 int main(int argc, char **argv)
