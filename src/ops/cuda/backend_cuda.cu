@@ -184,31 +184,6 @@ static Status cuda_map(Backend *be, size_t bytes, void **out)
 
 static void cuda_unmap(Backend *be, void *p, size_t bytes) { cudaFree(p); }
 
-static Status cuda_handle(Backend *be, void *base, size_t bytes, MemoryHandle *out)
-{
-    static_assert(sizeof(cudaIpcMemHandle_t) == sizeof out->ipc, "a handle is a cudaIpcMemHandle_t");
-    memset(out, 0, sizeof *out);
-    out->bytes = bytes;
-    return check(cudaIpcGetMemHandle((cudaIpcMemHandle_t *)(void *)out->ipc, base), "IPC handle");
-}
-
-static Status cuda_open_handle(Backend *be, const MemoryHandle *h, void **at)
-{
-    cudaIpcMemHandle_t ipc;
-    memcpy(&ipc, h->ipc, sizeof ipc);
-    cudaError_t e = cudaIpcOpenMemHandle(at, ipc, cudaIpcMemLazyEnablePeerAccess);
-    if (e != cudaSuccess) cudaGetLastError();           /* the caller may do without: clear it for launches */
-    return check(e, "CUDA IPC");
-}
-
-static void cuda_close_handle(Backend *be, void *at, const MemoryHandle *h)
-{
-    cudaStreamSynchronize(cuda_of(be)->stream);
-    cudaIpcCloseMemHandle(at);
-}
-
-static const SharedMemoryOps cuda_shares = { cuda_handle, cuda_open_handle, cuda_close_handle };
-
 /* Mapped: kernels may read and write this host memory at the host's address, so that values loaded or drawn
  * once need no staging copy. */
 static Status pin_mapped(void *p, size_t bytes)
@@ -498,5 +473,5 @@ extern "C" const Device device_cuda = {
     "cuda",     &cuda_ops,   false,      cuda_open,    cuda_close, cuda_map,
     cuda_unmap, cuda_upload, cuda_put,   cuda_fetch,   cuda_pin,   cuda_sync,  cuda_describe, cuda_state,
     cuda_memory, cuda_peak,  cuda_ahead, cuda_join,    cuda_prepare, cuda_clock, cuda_host_map,
-    cuda_host_unmap, &cuda_copies, cuda_memory_used, &cuda_shares, cuda_mark,
+    cuda_host_unmap, &cuda_copies, cuda_memory_used, &cuda_shared_memory, cuda_mark,
 };

@@ -62,6 +62,8 @@ static inline int64_t cuda_compute_sms(const Backend *be)
     return be->reserved_sms < c->sms ? c->sms - be->reserved_sms : 1;
 }
 
+extern const SharedMemoryOps cuda_shared_memory;       /* shared_memory.cu */
+
 /* Sticks the first error to the backend, with the op's name. */
 void cuda_stick(Backend *be, cudaError_t e, const char *what);
 
