@@ -11,8 +11,8 @@
  * double, and round once: every member gets the same bits, and both transports the same. NCCL promises less.
  * Every member gets the same bits too, and a run on the same layout, GPUs and library repeats them; but the
  * order of additions is that of its ring or tree, and the type of the tensor is kept between them: a bf16 sum
- * over n members is rounded up to n - 1 times. Gradients are f32 and lose nothing by it, and no difference in a loss could be
- * measured (docs/performance.md), so that activations keep their type on the wire.
+ * over n members is rounded up to n - 1 times. Gradients are f32 and lose nothing by it; for activations no
+ * difference in a loss could be measured (docs/performance.md), so they keep their type.
  *
  * Only opening returns a Status. A failure of a call sticks to the backend like that of a kernel launch,
  * further calls do nothing, and backend_sync returns it. A rank whose backend has failed aborts its peers at
