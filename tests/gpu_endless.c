@@ -34,6 +34,27 @@ static void run_layers(int n, double seconds)
     }
 }
 
+/* Microseconds for each of MARKS small ops, with a mark before each or without. */
+static double time_ops(bool marks)
+{
+    enum { MARKS = 2000 };
+    double from = clock_now();
+    for (int i = 0; i < MARKS; i++) {
+        if (marks) backend_mark(&lab.be);
+        op_add(&lab.be, lab.t, lab.t, lab.t);
+    }
+    EXPECT_OK(backend_sync(&lab.be));
+    return 1e6 * (clock_now() - from) / MARKS;
+}
+
+static void marks_are_cheap(void)
+{
+    time_ops(true);
+    double without = time_ops(false), with = time_ops(true);
+    printf("  rank %d: %.1f us an op, %.1f us with a mark before it\n", lab.world->rank, without, with);
+    EXPECT(with - without < 50, "a mark takes %g us", with - without);
+}
+
 static void a_long_micro_batch_goes_on(void)
 {
     double from = clock_now();
@@ -69,6 +90,7 @@ int main(int argc, char **argv)
     if (!comm_launched())
         return puts("  skip: tests/gpu_endless.sh starts two ranks\nlab: 0 passed, 0 failed, 1 skipped"), 0;
     if (!lab_opened()) return fprintf(stderr, "%s\n", status_text()), 1;
+    RUN(marks_are_cheap);
     RUN(a_long_micro_batch_goes_on);
     if (argc > 1) run_endless(!strcmp(argv[1], "full"));
     comm_bind(lab.world, NULL);

@@ -28,7 +28,7 @@ endless() {                              # endless HOW
     check "$1: and the call that rank 0 waits in" \
         said "rank 0 waits in all_reduce [0-9]+ of world \(.*\): rank 0 arrived, rank 1 did not"
     check "$1: records of the last calls" [ "$(find "$tmp/hang" -name 'rank-*.json' | wc -l)" = 2 ]
-    [ -z "${TREB_SHOW:-}" ] || grep -ah "^treb:" "$tmp"/out.* | cut -c -250 | sed 's/^/    /'
+    [ -z "${TREB_SHOW:-}" ] || grep -ahE "^treb:|^  rank" "$tmp"/out.* | cut -c -250 | sed 's/^/    /'
 }
 endless endless
 endless full

@@ -235,6 +235,7 @@ static void set_backend(Comm *c, Backend *be)
 {
     c->be = be;
     if (c->root != c) return;
+    if (be) be->watched = c->size > 1;
     pthread_mutex_lock(&c->trace->comms_lock);
     c->trace->device_word = be ? be->progress : NULL;
     pthread_mutex_unlock(&c->trace->comms_lock);

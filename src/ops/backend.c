@@ -124,7 +124,7 @@ Status backend_sync(Backend *be)
 
 void backend_mark(Backend *be)
 {
-    if (be->device->mark && !be->sticky && !be->preparing) be->device->mark(be);
+    if (be->watched && be->device->mark && !be->sticky && !be->preparing) be->device->mark(be);
 }
 
 bool   backend_prepares(const Backend *be) { return be->device->prepare != NULL; }

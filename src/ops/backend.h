@@ -86,6 +86,7 @@ struct Backend {
     int            reserved_sms;    /* SMs of a GPU that persistent kernels leave to communication */
     bool           shares;          /* set before memory is mapped: other processes will open it */
     const uint32_t *progress;       /* changes when the device comes to a mark; NULL: ops are synchronous */
+    bool           watched;         /* a watchdog reads it */
     void          *priv;            /* of the device */
 };
 
