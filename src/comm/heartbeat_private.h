@@ -58,7 +58,7 @@ struct Heartbeat {
     WriterDoing     writer_doing;
     bool            record;
     char            why[MESSAGE_TEXT + 1];      /* of the record */
-    char            lines[16 << 10];            /* the last lines of the rank, for stderr */
+    char            lines[24 << 10];            /* the last lines of the rank, for stderr */
     size_t          lines_bytes;
 };
 
