@@ -136,8 +136,7 @@ static Status measure(ExpertLayer *l, const DispatchBench *b, Comm *world, Round
     select_experts(l, b, world->rank);
     out->copy = time_rounds(l, world, DO_COPY, &f);
     route(l);
-    dispatch(l, f.rows);                             /* sends the gates, which later rounds leave out */
-    combine(l, f.rows);
+    do_round(l, DO_DISPATCH | DO_COMBINE, &f);       /* sends the gates, which later rounds leave out */
     out->dispatch = time_rounds(l, world, DO_DISPATCH, &f);
     out->combine  = time_rounds(l, world, DO_COMBINE, &f);
     double all    = time_rounds(l, world, DO_ROUTE | DO_DISPATCH | DO_COMBINE, &f);

@@ -186,7 +186,8 @@ static void layer_batch(Layer *l, const Case *k, int rank)
     backend_upload(&l->be, l->aux.coef, v);
     l->env = (Env){ .be = &l->be, .dtype = k->dtype };
     l->c = (Pass){ .env = &l->env, .be = &l->be, .batch = &l->batch, .act = &l->act, .scratch = &l->scratch,
-                   .policy = l->policy, .mode = k->eval ? EVAL : FORWARD, .aux = &l->aux };
+                   .policy = l->policy, .mode = k->eval ? EVAL : FORWARD, .evaluates = k->eval,
+                   .aux = &l->aux };
 }
 
 static void layer_run(Layer *l)

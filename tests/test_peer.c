@@ -64,6 +64,7 @@ static void run_ranks(PeerRank *p, Case k, void (*ranks_do)(PeerRank *, Layer *,
 
 static void overflowing_layer(PeerRank *p, Layer *l, Dispatcher *d)
 {
+    l->c.evaluates = false;                        /* one without a backward may be part of a step */
     layer_run(l);
     p->same = !memcmp(l->y.data, l->res.data, (size_t)t_bytes(l->y));
     p->status = dispatch_overflowed(d, &p->overflow);
@@ -82,6 +83,9 @@ static void overflow_is_seen_by_all(void)
     for (int r = 0; r < 4; r++)
         EXPECT(!p[r].status && p[r].overflow && p[r].same, "rank %d: %s, overflow %d, sent nothing %d", r,
                p[r].text, p[r].overflow, p[r].same);
+    k.eval = true;
+    run_ranks(p, k, overflowing_layer);
+    for (int r = 0; r < 4; r++) EXPECT(!p[r].status && p[r].overflow, "rank %d: %s", r, p[r].text);
     k.skew = NATURAL, k.rank_capacity = 4;
     run_ranks(p, k, overflowing_layer);
     for (int r = 0; r < 4; r++) EXPECT(!p[r].status && !p[r].overflow && !p[r].same, "rank %d", r);

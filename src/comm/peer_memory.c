@@ -86,7 +86,7 @@ Status peer_memory_open(PeerMemory *p, Comm *c, Arena *const *arena, int n)
     if (comm_agree(c, st)) return free(all), peer_memory_close(p, false), fail(E_FIT, "%s", status_text());
     st = open_all(p, arena, n, all, OK);
     free(all);
-    if (st) peer_memory_close(p, false);
+    if (st) peer_memory_close(p, true);
     return st;
 }
 

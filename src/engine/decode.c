@@ -145,12 +145,13 @@ static void compute_logits(Decode *d, int64_t n, bool gather)
     }
 }
 
-/* Hidden states of d->batch, then logits of n of its rows. */
+/* Hidden states of d->batch, then logits of n of its rows. An error of the device is reported by the caller's
+ * engine_finish_eval. */
 static void run_pass(Decode *d, int64_t n, bool gather)
 {
     const Pass *c = &d->pass;
     run_chunks(d);
-    if (!has_head(d->e)) return;
+    if (engine_wait_for_peers(d->e) || !has_head(d->e)) return;
     ArenaMark mark = arena_mark(c->scratch);
     ledger_enter(&c->be->ledger, PART_HEAD);
     model_head_begin(c, &d->e->model);
@@ -242,7 +243,7 @@ Status decode_prompts(Decode *d, const Stream *s, const int32_t *tokens)
     run_pass(d, s->docs, true);
     cut_to_prompts(d, s, tokens);
     d->finished = false;
-    return backend_sync(&e->be);
+    return engine_finish_eval(e);
 }
 
 /* ---- losses, tokens ---- */
@@ -334,7 +335,7 @@ Status decode_step(Decode *d, int64_t n, const int32_t *doc, const int32_t *id)
     if (n) upload_step_cache(d, n, doc);
     else   upload_empty_cache(d);
     run_pass(d, n, false);
-    return backend_sync(&d->e->be);
+    return engine_finish_eval(d->e);
 }
 
 static void plan_losses(Decode *d)

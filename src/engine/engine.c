@@ -58,6 +58,7 @@ Pass engine_pass(Engine *e, PassMode mode, int batch, int slot, Arena *scratch)
                    .be       = &e->be,
                    .batch    = &e->batch[batch],
                    .mode     = mode,
+                   .evaluates = mode == EVAL,
                    .act      = engine_act(e, slot),
                    .scratch  = scratch,
                    .policy   = e->conf.policy,
@@ -176,7 +177,11 @@ void engine_evaluate(Engine *e, float scale)
     }
 }
 
-void engine_begin_step(Engine *e, int micro) { shard_begin_step(&e->shard, micro); }
+void engine_begin_step(Engine *e, int micro)
+{
+    if (e->dispatch.host_counts) e->dispatch.host_counts--;
+    shard_begin_step(&e->shard, micro);
+}
 
 void engine_compute_grad_norm(Engine *e)
 {
@@ -229,7 +234,31 @@ Status engine_read_slot_losses(Engine *e, int slot, Losses *l)
     return OK;
 }
 
-Status engine_read_losses(Engine *e, Losses *l) { return engine_read_slot_losses(e, 0, l); }
+Status engine_read_losses(Engine *e, Losses *l)
+{
+    TRY(engine_wait_for_peers(e));
+    TRY(engine_read_slot_losses(e, 0, l));
+    return engine_finish_eval(e);
+}
+
+Status engine_wait_for_peers(Engine *e)
+{
+    Comm *c = e->mesh.comm[GR_etp_ep];
+    if (!e->dispatch.bound || e->be.device->host_memory) return OK;
+    int64_t call = comm_wait_begin(c, false);
+    Status  st = backend_sync(&e->be);
+    comm_wait_end(c, call, false);
+    return st;
+}
+
+Status engine_finish_eval(Engine *e)
+{
+    bool overflow;
+    TRY(backend_sync(&e->be));
+    TRY(dispatch_overflowed(&e->dispatch, &overflow));
+    return overflow ? fail(E_FIT, "an MoE layer has more rows than the buffers of a rank hold; set "
+                           "moe.rank_capacity higher than %g", e->conf.ranks.dispatch.rank_capacity) : OK;
+}
 
 Status engine_read_grad_norm(Engine *e, double *norm)
 {

@@ -178,6 +178,11 @@ void        engine_apply_update(Engine *e, const OptimConf *conf);       /* clip
 void        engine_update(Engine *e, const OptimConf *conf);             /* norm, then update */
 void        engine_compute_logits(Engine *e, Tensor y, int64_t from);    /* after a forward */
 MUST Status engine_read_losses(Engine *e, Losses *l);            /* of this rank; waits for the device */
+/* Waits for the device where its kernels wait for other ranks: a call to the watchdog. */
+MUST Status engine_wait_for_peers(Engine *e);
+/* Waits for the device after passes that are not run again: an MoE layer whose rows did not fit, or whose
+ * kernels failed, is an error. */
+MUST Status engine_finish_eval(Engine *e);
 MUST Status engine_read_grad_norm(Engine *e, double *norm);
 /* squares[0]: sum of squares of all gradients; squares[1 + i]: this rank's part of tensor i. */
 MUST Status engine_read_grad_squares(Engine *e, double *squares);

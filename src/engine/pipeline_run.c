@@ -249,8 +249,6 @@ Status pipeline_run(Engine *e, Stream *const *micro, int n, StepSums *out, const
     if (!overflow) return OK;
     step_stats_rewind(stats);
     engine_drop_prefetched(e);
-    e->dispatch.host_counts = true;
-    Status st = run_once(e, micro, n, out, stats, after, &overflow);
-    e->dispatch.host_counts = false;
-    return st;
+    e->dispatch.host_counts = DISPATCH_COUNTED_STEPS + 1;
+    return run_once(e, micro, n, out, stats, after, &overflow);
 }

@@ -26,9 +26,10 @@
  * worst case if that is less; a layer that needs more runs in chunks of its tokens (nn/moe_chunked.c), each
  * of which has its routing built twice: in forward and in backward. Where the counts stay on the device, a
  * layer that needs more computes nothing of use, and dispatch_overflowed says so at the end of the step,
- * which is then discarded and run again with host_counts. Chunk w of W is tokens [w T / W, (w + 1) T / W) of
- * every rank. A device without data (a dry run, a GPU that warms up) answers a fetch with zeros: then rows
- * are dealt out evenly, which always fits, and memory is that of chunks too. */
+ * which is then discarded and run again with host_counts; the steps after it have them too, since one
+ * overflow is seldom the last. Chunk w of W is tokens [w T / W, (w + 1) T / W) of every rank. A device without
+ * data (a dry run, a GPU that warms up) answers a fetch with zeros: then rows are dealt out evenly, which
+ * always fits, and memory is that of chunks too. */
 #ifndef NN_DISPATCH_H
 #define NN_DISPATCH_H
 
@@ -36,6 +37,7 @@
 #include "nn/moe.h"
 
 enum { DISPATCH_CHUNKS = 16 };                    /* most parts that an exchange is sent in */
+enum { DISPATCH_COUNTED_STEPS = 32 };             /* steps with host_counts, from one that overflowed on */
 
 typedef struct MoeShape {
     int64_t E, K;
@@ -97,7 +99,7 @@ struct Dispatcher {
     int64_t       local_experts;                  /* experts of this rank */
     int64_t       row_capacity;                   /* rows that the buffers of these experts hold */
     bool          bounded;                        /* some routings have more rows than that */
-    bool          host_counts;                    /* counts are fetched even by a dispatcher that need not */
+    int           host_counts;                    /* steps that fetch counts with every dispatcher */
     int64_t       max_rows;                       /* rows of the fullest member by the last build_routing */
     size_t        scratch_start, routing_scratch; /* scratch in use before build_routing; the most it took */
     int           exchange_chunks;                /* parts that an exchange is sent in */

@@ -67,6 +67,7 @@ struct Pass {
     Backend       *be;                            /* env->be, which every op takes */
     const Batch   *batch;
     PassMode       mode;
+    bool           evaluates;                     /* no layer has a backward, and no step is run again */
     Arena         *act, *scratch;                 /* kept until backward; reset after each layer call */
     const uint8_t *policy;                        /* one Policy per label */
     const FullRecompute *full;                    /* NULL: no layer is recomputed whole */

@@ -50,6 +50,7 @@ Status peer_hop_open(PeerHop *h, Dispatcher *d, Backend *be, const DispatchArena
     Status st = comm_agree(d->mesh->comm[GR_world],
                            peer_memory_open(&h->memory, conf->comm, arenas->mapped, arenas->n));
     d->unmapped = st;
+    if (st) peer_memory_close(&h->memory, true);             /* all ranks are here, of other groups too */
     TRY_CTX(st, "moe.dispatcher = %s cannot map memory of the node's ranks; set alltoall", d->row->name);
     take_memory(h, arenas, conf);
     set_group(h, d, conf);
@@ -114,26 +115,27 @@ void peer_hop_route(const Pass *c, PeerHop *h, PeerRoute *r, Tensor kept, bool h
 
 int64_t peer_hop_max_rows(const Pass *c, const PeerHop *h)
 {
-    int64_t most = 0;
+    int64_t most = 0, call = comm_wait_begin(h->comm, false);
     backend_fetch(c->be, &most, t_rows(h->state, STATE_MAX_ROWS, 1));
+    comm_wait_end(h->comm, call, false);
     return most;
 }
 
 bool peer_hop_needs_counts(const Pass *c)
 {
     const Dispatcher *d = c->env->dispatcher;
-    if (c->mode == EVAL) return d->bounded || d->conf.shape.capacity > 0;
+    if (c->evaluates) return d->bounded || d->conf.shape.capacity > 0;
     return d->bounded && d->host_counts;
 }
 
 /* ---- rows ---- */
 
-/* Charges a row for each assignment, evenly spread over the EP ranks and sent to all their ETP members. */
+/* Charges r->charged rows, evenly spread over the EP ranks and sent to all their ETP members. */
 static void charge(const Pass *c, const PeerHop *h, const PeerRoute *r, PeerKind kind, Tensor like,
                    int64_t more)
 {
     int64_t row = like.n[1] * (int64_t)dtype_size((DType)like.dtype) + more;
-    comm_push_start(h->comm, channel_of(c, kind), t_count(r->rows) * row * h->group.etp / h->group.n);
+    comm_push_start(h->comm, channel_of(c, kind), r->charged * row * h->group.etp / h->group.n);
 }
 
 void peer_hop_dispatch_start(const Pass *c, PeerHop *h, PeerRoute *r, const Exchange *w, Tensor x,

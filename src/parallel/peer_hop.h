@@ -29,9 +29,10 @@ typedef struct PeerHop {
 /*   rows (T, K)     EP rank and row of each assignment; -1: dropped, or of no member
  *   weight (T, K)   gates of the assignments; gate (R): of the rows */
 typedef struct PeerRoute {
-    Tensor rows, offsets, weight, gate;
-    int    layer;
-    bool   fresh;                        /* gates have not been pushed yet */
+    Tensor  rows, offsets, weight, gate;
+    int64_t charged;                     /* rows that the ledger is charged with: the host knows no counts */
+    int     layer;
+    bool    fresh;                       /* gates have not been pushed yet */
 } PeerRoute;
 
 /* Collective: maps the arenas of the members of conf->comm and takes memory from them. Sets d->unmapped. */
@@ -45,7 +46,7 @@ MUST Status peer_hop_overflowed(PeerHop *h, bool *overflow);
 void    peer_hop_route(const Pass *c, PeerHop *h, PeerRoute *r, Tensor kept, bool host_counts);
 /* The rows of the fullest member by the last peer_hop_route; the host waits for it. Without data 0. */
 int64_t peer_hop_max_rows(const Pass *c, const PeerHop *h);
-/* Whether the host must look at the counts of this pass. In evaluation no step is run again; decoding drops
+/* Whether the host must look at the counts of this pass. An evaluation is not run again; decoding drops
  * no assignment over capacity, so it may have more rows than any training step. */
 bool    peer_hop_needs_counts(const Pass *c);
 

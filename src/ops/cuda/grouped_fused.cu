@@ -381,7 +381,7 @@ extern "C" void cuda_grouped_dswiglu(Backend *be, Tensor dgu, Tensor dgate, Tens
     if (offsets.n[0] < 2) return;
     if (!fast(dout, w, dgu, dh, offsets, lora) || !plain_bf16(gu)) {
         cuda_grouped_gemm(be, dh, dout, w, offsets, lora, GEMM_NN);
-        cuda_swiglu_bwd(be, dgu, dgate, dh, gu, gate);
+        swiglu_bwd_used(be, dgu, dgate, dh, gu, gate, (const int *)offsets.data + offsets.n[0] - 1);
         return;
     }
     Ends e = { };

@@ -2,8 +2,7 @@
  * its dgate is a sum inside the warp.
  *
  * A lane holds up to N Packs of g, u (and dh) at a time and has read them all before it writes, since dgu may
- * lie over gu, or its first half over dh. Backward computes padding rows like the others; they do not affect
- * them. */
+ * lie over gu, or its first half over dh. */
 #include "ops/cuda/rows.cuh"
 #include "ops/cuda/swiglu.cuh"
 
@@ -95,13 +94,14 @@ typedef struct Backward {
     float       *dgate;
     const float *gate;
     int64_t      dgate_stride, gate_stride, R, F;
+    const int   *used;
 } Backward;
 
 template <class T, int N> static __global__ void __launch_bounds__(32 * WARPS, 2) backward_packs(Backward a)
 {
     constexpr int E = Pack<T>::N;
     int64_t       r = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
-    if (r >= a.R) return;
+    if (r >= a.R || (a.used && r >= *a.used)) return;
     int      packs = (int)(a.F / E), lane = threadIdx.x & 31;
     float    gate = a.gate ? a.gate[r * a.gate_stride] : 1.0f, sum = 0.0f;
     const T *g = row_of<T>(a.gu, r), *u = g + a.F, *dh = row_of<T>(a.dh, r);
@@ -135,7 +135,7 @@ template <class T, int N> static __global__ void __launch_bounds__(32 * WARPS, 2
 static __global__ void __launch_bounds__(32 * WARPS) backward_any(Backward a)
 {
     int64_t r = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
-    if (r >= a.R) return;
+    if (r >= a.R || (a.used && r >= *a.used)) return;
     int64_t gu = view_row(a.gu, r), dh = view_row(a.dh, r), dgu = view_row(a.dgu, r);
     float   gate = a.gate ? a.gate[r * a.gate_stride] : 1.0f, sum = 0.0f, dg, du;
     for (int64_t i = threadIdx.x & 31; i < a.F; i += 32) {
@@ -150,10 +150,11 @@ static __global__ void __launch_bounds__(32 * WARPS) backward_any(Backward a)
 
 }
 
-extern "C" void cuda_swiglu_bwd(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate)
+void swiglu_bwd_used(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate,
+                     const int *used)
 {
     Backward a = { view_of(dgu), view_of(dh), view_of(gu), (float *)dgate.data, (const float *)gate.data,
-                   dgate.s[0], gate.s[0], dh.n[0], dh.n[1] };
+                   dgate.s[0], gate.s[0], dh.n[0], dh.n[1], used };
     int      d = gu.dtype;
     int64_t  blocks = ceil_div(a.R, WARPS);
     if (!a.R) return;
@@ -162,4 +163,9 @@ extern "C" void cuda_swiglu_bwd(Backend *be, Tensor dgu, Tensor dgate, Tensor dh
             LAUNCH(be, "swiglu_bwd", (backward_packs<T, N>), blocks, 32 * WARPS, 0, a)));
     else
         LAUNCH(be, "swiglu_bwd", backward_any, blocks, 32 * WARPS, 0, a);
+}
+
+extern "C" void cuda_swiglu_bwd(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate)
+{
+    swiglu_bwd_used(be, dgu, dgate, dh, gu, gate, NULL);
 }

@@ -3,6 +3,8 @@
 #ifndef OPS_CUDA_SWIGLU_CUH
 #define OPS_CUDA_SWIGLU_CUH
 
+#include "ops/cuda/cuda.cuh"
+
 __device__ inline float sigmoid(float x)
 {
     float s, y = 1.0f + expf(-x);
@@ -20,5 +22,9 @@ __device__ inline float dswiglu(float *dg, float *du, float dh, float g, float u
     *du = d * g * s;
     return dh * (g * s * u);
 }
+
+/* swiglu_bwd of the first *used rows, on the device; NULL: of all. */
+void swiglu_bwd_used(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate,
+                     const int *used);
 
 #endif
