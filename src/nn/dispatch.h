@@ -27,9 +27,9 @@
  * of which has its routing built twice: in forward and in backward. Where the counts stay on the device, a
  * layer that needs more computes nothing of use, and dispatch_overflowed says so at the end of the step,
  * which is then discarded and run again with host_counts; the steps after it have them too, since one
- * overflow is seldom the last. Chunk w of W is tokens [w T / W, (w + 1) T / W) of every rank. A device without
- * data (a dry run, a GPU that warms up) answers a fetch with zeros: then rows are dealt out evenly, which
- * always fits, and memory is that of chunks too. */
+ * overflow is seldom the last. Chunk w of W is tokens [w T / W, (w + 1) T / W) of every rank. A device
+ * without data (a dry run, a GPU that warms up) answers a fetch with zeros: then rows are dealt out evenly,
+ * which always fits, and memory is that of chunks too. */
 #ifndef NN_DISPATCH_H
 #define NN_DISPATCH_H
 
