@@ -153,7 +153,7 @@ $(BUILD)/tests/spin.cu.o: NVFLAGS += -Itests
 -include $(OBJ:.o=.d) $(SIDE_OBJ:.o=.d) $(patsubst $(BUILD)/%,$(ROOT)/%.d,$(TESTS) $(FUZZ) $(GPU))
 
 # What tests/faults.sh does to ranks and to their disk.
-FAULTS := $(BUILD)/tests/freeze $(BUILD)/tests/slow_disk.so
+FAULTS := $(BUILD)/tests/freeze $(BUILD)/tests/loopback $(BUILD)/tests/slow_disk.so
 $(BUILD)/tests/slow_disk.so: tests/slow_disk.c
 	@mkdir -p $(@D)
 	@$(CC) -O2 -shared -fPIC -o $@ $< -ldl
@@ -175,7 +175,7 @@ cuda-compiles:
 	    $(MAKE) --no-print-directory -j$$(nproc) CUDA=1 gpu-programs; fi
 
 # What a GPU is tested with; the script needs nothing else, so the programs can be carried to a machine that has one.
-gpu-programs: $(BUILD)/treb $(SIDE_BIN) $(GPU) $(BUILD)/tests/freeze
+gpu-programs: $(BUILD)/treb $(SIDE_BIN) $(GPU) $(BUILD)/tests/freeze $(BUILD)/tests/loopback
 
 test-gpu: setup
 	@[ $(CUDA) = 1 ] || { echo "make CUDA=1 test-gpu: the programs need the CUDA backend"; exit 1; }

@@ -23,8 +23,8 @@ if [ "$comm" = nccl ]; then
 fi
 can_freeze() { "$tools/freeze" $$ 0 2>&1 | grep -q usage && [ "$(id -u)" -eq 0 ]; }
 # Ranks that will be cut off run in a network namespace of their own.
-can_cut()    { command -v nsenter >/dev/null && unshare -n ip link set lo up 2>/dev/null; }
-[ "$cuts" = 0 ] || can_cut || { cuts=0; echo "  skip cutting the network: no root, unshare, nsenter or ip"; }
+can_cut()    { "$tools/loopback" true 2>"$tmp/out"; }
+[ "$cuts" = 0 ] || can_cut || { cuts=0; echo "  skip cutting the network: $(tail -n 1 "$tmp/out")"; }
 can_freeze || { freezes=0; echo "  skip freezing a thread: it needs root and $tools/freeze"; }
 
 run() {                                  # run FOLDER overrides...: starts it
@@ -47,9 +47,7 @@ records() { find "$1/hang" -name 'rank-*.json' -size +500c 2>/dev/null | wc -l; 
 declare -A acts=([kill]="kill -9" [stop]="kill -STOP" [freeze]="frozen" [cut]="cut_off")
 frozen() { "$tools/freeze" "$1" 60 >"$tmp/frozen" & freezer=$!; until_of 5000 grep -q frozen "$tmp/frozen"; }
 
-own_network=(unshare -n bash -c 'ip link set lo up; exec "$0" "$@"')
-cut_off() { nsenter -t "$1" -n sleep 60 & holder=$!; pause 50; nsenter -t $holder -n ip link set lo down; }
-rejoin()  { [ -z "${holder:-}" ] || { nsenter -t $holder -n ip link set lo up; kill $holder; }; }
+cut_off() { "$tools/loopback" "$1" 60 >"$tmp/cut" & cutter=$!; until_of 5000 grep -q cut "$tmp/cut"; }
 
 # strike KIND VICTIM: sets `ms` to the time until all ranks have exited, a stopped one apart.
 strike() {
@@ -61,8 +59,9 @@ strike() {
     ms=$(($(now_ms) - start)) slowest=$((ms > slowest ? ms : slowest))
     ends=$(codes)
     for r in $(numbers); do [ -e "$tmp/code.$r" ] || kill -9 "$(cat "$tmp/pid.$r")"; done
-    { rejoin; wait $job ${freezer:-} ${holder:-}; } 2>/dev/null
-    freezer= holder=
+    [ -z "${cutter:-}" ] || kill $cutter                     # mpirun needs the network, too
+    { wait $job ${freezer:-} ${cutter:-}; } 2>/dev/null
+    freezer= cutter=
 }
 
 # The codes that a fault of the kind leaves, with the victim's own.
@@ -102,12 +101,17 @@ fault() {
     local what="$3: $1 of rank $2 (TREB_KILL_SEED=$seed)" at=$((2 + 2 * (RANDOM % 2))) folder="$tmp/run"
     calm_run "$3"
     rm -rf "$folder"
-    [ "$1" = cut ] && from=("${own_network[@]}")
+    [ "$1" = cut ] && from=("$tools/loopback")
     run "$folder" $3
     from=()
     until_of 60000 saved "$folder" $at
     pause $((RANDOM % 150))
-    if ended 1; then echo "  skip $what: the run was over"; { wait $job; } 2>/dev/null; return; fi
+    if ended 1; then
+        { wait $job; } 2>/dev/null
+        check "$what: no rank had failed before, $(codes)" [ "$(codes)" = "$(all_of 0 "$ranks")" ]
+        echo "  skip $what: the run was over"
+        return
+    fi
     strike "$1" "$2"
     [ -z "${TREB_SHOW:-}" ] || show_end "$what: $ms ms, codes $ends"
     check "$what: exit codes $(expected "$1" "$2")and not $ends" [ "$ends" = "$(expected "$1" "$2")" ]

@@ -9,7 +9,7 @@
 #include "ops/ops.h"
 #include "spin.h"
 
-enum { TIMEOUT = 2, LAYERS = 5, CALLS = 4000, FOR_EVER = 100000 };
+enum { TIMEOUT = 4, LAYERS = 6, CALLS = 4000, FOR_EVER = 100000 };
 
 static struct { Comm *world; Backend be; Arena arena; Tensor t; } lab;
 

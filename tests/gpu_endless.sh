@@ -3,7 +3,7 @@
 # longer than comm.timeout goes on, layer by layer; a kernel of rank 1 that never ends makes both ranks exit
 # with 6 within comm.timeout + 10 s, and the message names rank 1. Part of gpu.sh.
 . tests/ranklab.sh
-program=$(dirname "$treb")/tests/gpu_endless limit=2
+program=$(dirname "$treb")/tests/gpu_endless limit=4
 [ "${TREB_GPU_BACKEND:-cuda}" = cuda ] || skip "a kernel that never ends needs a GPU"
 has_mpi && [ -x "$program" ] || skip "no mpirun, a build without MPI, or no $program"
 export NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1

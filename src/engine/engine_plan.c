@@ -288,9 +288,8 @@ Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, c
 
 /* A step, an evaluation and a decode in which ops only prepare, so that the first real ones find algorithms,
  * plans and workspace ready. */
-Status engine_warm_up(Engine *e, const Stream *stream)
+static Status prepare_ops(Engine *e, const Stream *stream)
 {
-    if (!backend_prepares(&e->be)) return OK;
     TRY(backend_prepare(&e->be, true));
     if (e->conf.train) engine_begin_step(e, 2);
     run_micro_batch(e, stream, NULL);
@@ -302,4 +301,13 @@ Status engine_warm_up(Engine *e, const Stream *stream)
     engine_offload_clear(e);
     ledger_clear(&e->be.ledger);
     return backend_prepare(&e->be, false);
+}
+
+Status engine_warm_up(Engine *e, const Stream *stream)
+{
+    if (!backend_prepares(&e->be)) return OK;
+    activity_slow_begin();                                  /* a library may build a plan for long */
+    Status st = prepare_ops(e, stream);
+    activity_slow_end();
+    return st;
 }

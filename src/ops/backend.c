@@ -104,7 +104,10 @@ Status backend_open(Backend *be, const char *name)
     if (!be->device)
         return fail(E_CONFIG, "backend %s: not in this build; there are %s", name, backend_names());
     be->ops = be->device->ops;
-    TRY_CTX(be->device->open(be), "backend %s", name);
+    activity_slow_begin();                                  /* a GPU loads libraries and all kernels */
+    Status st = be->device->open(be);
+    activity_slow_end();
+    TRY_CTX(st, "backend %s", name);
     if (be->device->clock) be->ledger.tick = tick, be->ledger.self = be;
     return OK;
 }
