@@ -160,7 +160,7 @@ static Status time_dispatcher(const DispatchBench *b, Comm *world, int64_t T, co
 static void print_round(const DispatchBench *b, int64_t T, const char *name, const Round *r)
 {
     double bytes = (double)(T * b->K * b->D * 2);
-    printf("%7lld %-9s %6.0f %8.3f %8.3f %8.3f %8.3f %8.0f %8.0f %6.0f%% %6.0f%% %8.0f %6.0f %6.0f\n",
+    printf("%7lld %-9s %6.0f %8.3f %8.3f %8.3f %8.3f %8.0f %8.0f %8.0f%% %7.0f%% %8.0f %6.0f %6.0f\n",
            (long long)T, name, bytes / (1 << 20), 1e3 * r->route, 1e3 * r->dispatch, 1e3 * r->combine,
            1e3 * r->copy, bytes / r->dispatch / 1e9, bytes / r->combine / 1e9, 100 * r->copy / r->dispatch,
            100 * r->copy / r->combine, r->launches, r->calls, r->waits);
@@ -173,10 +173,10 @@ static Status run_world(const DispatchBench *b, Comm *world)
     if (world->rank == 0)
         printf("%d ranks, %s, %s: %lld of %lld experts a token, width %lld, bf16; ms, GB/s, share of the "
                "rate of a copy of these rows;\nlaunches, calls and waits of the host a layer\n"
-               "%7s %-9s %6s %8s %8s %8s %8s %8s %8s %7s %7s %8s %6s %6s\n", world->size,
+               "%7s %-9s %6s %8s %8s %8s %8s %8s %8s %9s %8s %8s %6s %6s\n", world->size,
                backend_pick("auto"), comm_name(world), (long long)b->K, (long long)b->E, (long long)b->D,
-               "tokens", "", "MiB", "route", "dispatch", "combine", "copy", "dispatch", "combine", "disp.",
-               "comb.", "launches", "calls", "waits");
+               "tokens", "", "MiB", "route", "dispatch", "combine", "copy", "dispatch", "combine", "dispatch%",
+               "combine%", "launches", "calls", "waits");
     bool gpu = strcmp(backend_pick("auto"), "cpu");
     for (int64_t T = b->T; T <= (gpu ? 8 : 1) * b->T; T *= 8)
         for (int i = 0; i < 2; i++) {
