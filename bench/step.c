@@ -57,24 +57,29 @@ static double busiest(StepBench *b)
 
 static Status step(StepBench *b, int64_t number)
 {
-    OptimConf o = { .adam = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, number } };
+    OptimConf o = { .adam = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, number, NULL } };
     Ledger   *l = &b->e.be.ledger;
     double    t0 = clock_now();
     ledger_clear(l);
     ledger_start(l);
     engine_begin_step(&b->e, (int)b->micro);
+    b->host = clock_now() - t0;
     b->fwd = b->bwd = 0, b->e.dropout_seed = (uint64_t)number;
     for (int64_t i = 0; i < b->micro; i++) {
+        double begun = clock_now();
         engine_forward(&b->e, 1.0f / (float)(b->micro * b->stream.supervised));
+        b->host += clock_now() - begun;
         TRY(engine_read_losses(&b->e, &b->losses));
         double t1 = clock_now();
         engine_backward(&b->e);
+        b->host += clock_now() - t1;
         if (number == 2 && b->e.be.device->state) b->e.be.device->state(b->state, sizeof b->state);
         TRY(backend_sync(&b->e.be));
         b->fwd += t1 - t0, t0 = clock_now(), b->bwd += t0 - t1;
     }
     engine_update(&b->e, &o);
     ledger_stop(l);
+    b->host += clock_now() - t0;
     TRY(backend_sync(&b->e.be));
     b->opt = clock_now() - t0;
     return OK;
@@ -93,7 +98,8 @@ static Status open_bench(StepBench *b)
     StreamShape ss = shape_stream(&b->shape);
     Budget      bud = budget_of(b, &ss);
     EngineConf  conf = { .backend = b->backend, .dtype = b->dtype, .budget = bud, .aux = AUX_LAYER,
-                         .aux_coeff = 1e-3f, .train = true, .deterministic = b->repeat,
+                         .aux_coeff = 1e-3f, .train = true,
+                         .deterministic = b->repeat, .graphs = !strcmp(b->cuda_graph, "full"),
                          .store = b->store };
     memcpy(conf.policy, b->policy, sizeof conf.policy);
     conf.full = b->full, conf.lora = b->lora;
@@ -146,7 +152,8 @@ enum { MOST_REPEATS = 99 };
 
 static Status measure(StepBench *b, StepTimes *out)
 {
-    double    fwd[MOST_REPEATS], bwd[MOST_REPEATS], opt[MOST_REPEATS], part[PART_N][MOST_REPEATS];
+    double    fwd[MOST_REPEATS], bwd[MOST_REPEATS], opt[MOST_REPEATS], host[MOST_REPEATS];
+    double    part[PART_N][MOST_REPEATS];
     StepTimes t = { 0 };
     TRY(open_bench(b));
     TRY(predict(b));
@@ -157,10 +164,11 @@ static Status measure(StepBench *b, StepTimes *out)
             continue;
         }
         fwd[i - 1] = b->fwd, bwd[i - 1] = b->bwd, opt[i - 1] = b->opt;
+        host[i - 1] = b->host;
         for (int p = 0; p < PART_N; p++) part[p][i - 1] = b->e.be.ledger.seconds[p];
     }
     t.fwd = bench_middle(fwd, b->repeats), t.bwd = bench_middle(bwd, b->repeats);
-    t.opt = bench_middle(opt, b->repeats);
+    t.opt = bench_middle(opt, b->repeats), t.host = bench_middle(host, b->repeats);
     for (int p = 0; p < PART_N; p++) t.part[p] = bench_middle(part[p], b->repeats);
     t.busiest = busiest(b);
     *out = t;
@@ -217,7 +225,8 @@ static StepBench whole_step(const Hardware *hw, const char *backend, DType d)
     bool      gpu = strcmp(backend, "cpu") != 0;
     StepBench b = { .backend = backend, .dtype = d, .hw = *hw, .micro = 1, .images = 4,
                     .tokens = gpu ? 16384 : 2048, .doc = gpu ? 4096 : 512, .grid_h = gpu ? 32 : 16,
-                    .grid_w = gpu ? 64 : 16, .layers = gpu ? 2 : 0, .repeats = gpu ? 15 : 3 };
+                    .grid_w = gpu ? 64 : 16, .layers = gpu ? 2 : 0, .repeats = gpu ? 15 : 3,
+                    .cuda_graph = "none" };
     policy_default(b.policy);
     return b;
 }
@@ -289,6 +298,7 @@ static const Option options[] = {
     OPTION_REAL(StepBench, store.offload_fraction, "--optimizer-offload", "SHARE", 0, 1,
                 "share of the optimizer state on the host; 0"),
     OPTION_FLAG(StepBench, repeat, "--deterministic", "gradients that repeat to the bit"),
+    OPTION_TEXT(StepBench, cuda_graph, "--cuda-graph", "none|full", "as train.cuda_graph; none"),
     OPTION_TEXT(StepBench, hardware, "--hardware", "ID", "predict from this row; `this` where there is one"),
     OPTION_INT(StepBench, lora_rank, "--lora", "RANK", 1, 65536, "freeze the weights and train adapters"),
     OPTION_TEXT(StepBench, targets, "--targets", "WORDS", "of lora.target_modules; all-linear"),
@@ -304,6 +314,8 @@ static Status read_args(StepBench *b, int argc, char **argv)
 {
     TRY(options_parse(argc, argv, options, b, NULL));
     if (b->doc > b->tokens) return fail(E_CONFIG, "--doc is above --tokens: a document fits its micro-batch");
+    if (strcmp(b->cuda_graph, "none") && strcmp(b->cuda_graph, "full"))
+        return fail(E_CONFIG, "--cuda-graph %s: none or full", b->cuda_graph);
     TRY(read_grid(b, b->grid));
     policy_default(b->policy);
     TRY(recompute_words(b->policy, &b->full, b->recompute));
@@ -320,7 +332,7 @@ static Status read_args(StepBench *b, int argc, char **argv)
 static Status run_step(int argc, char **argv)
 {
     StepBench b = { .tokens = 2048, .doc = 512, .images = 4, .grid = "16", .repeats = 7, .dtype_name = "f32",
-                    .micro = 1, .backend = "cpu", .moments = "f32" };
+                    .micro = 1, .backend = "cpu", .moments = "f32", .cuda_graph = "none" };
     TRY(read_args(&b, argc, argv));
     Status st = run(&b);
     close_bench(&b);

@@ -7,6 +7,7 @@
 #include "plan/timeline.h"
 
 typedef struct StepBench {
+    const char *cuda_graph;
     const char *backend, *model, *grid, *dtype_name, *recompute, *offload, *moments, *targets;
     int64_t     lora_rank;
     double      dropout;
@@ -18,6 +19,7 @@ typedef struct StepBench {
     DType       dtype;
     bool        json, repeat, zipf;
     double      fwd, bwd, opt;                               /* seconds of the last step */
+    double      host;                                        /* of these, of the host's code */
     double      start;                                       /* seconds until the first */
     char        state[96];                                   /* of the GPU, under load */
     Losses      losses;
@@ -36,9 +38,9 @@ typedef struct StepBench {
     DryStep     predicted;
 } StepBench;
 
-/* Medians over the steps, in seconds; peak: FLOP/s of the device; busiest: rows of the busiest expert over
- * the mean. */
-typedef struct StepTimes { double first, fwd, bwd, opt, peak, busiest, part[PART_N]; } StepTimes;
+/* Medians over the steps, in seconds; host: of the code that queues work; peak: FLOP/s of the device;
+ * busiest: rows of the busiest expert over the mean. */
+typedef struct StepTimes { double first, fwd, bwd, opt, host, peak, busiest, part[PART_N]; } StepTimes;
 
 static inline double step_seconds(const StepTimes *t) { return t->fwd + t->bwd + t->opt; }
 

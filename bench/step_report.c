@@ -76,6 +76,18 @@ static void print_predicted(const StepBench *b, double measured)
            e->forward * micro, e->backward * micro, e->update * 1e3, measured / b->predicted.step);
 }
 
+static void print_host(const StepBench *b, const StepTimes *t)
+{
+    const GraphCache *g = &b->e.graphs;
+    if (b->e.be.device->host_memory) return;
+    printf("host %.2f ms in a step, %lld launches", t->host * 1e3, (long long)b->e.be.ledger.launches);
+    if (g->be)
+        printf("; %lld CUDA graphs, %.1f MiB; %lld phases launched as graphs, %lld eagerly",
+               (long long)g->counts.captured, (double)g->bytes / (1 << 20), (long long)g->counts.launched,
+               (long long)g->counts.eager);
+    putchar('\n');
+}
+
 void step_print(const StepBench *b, const StepTimes *t)
 {
     double f = step_flops(b), s = step_seconds(t);
@@ -92,6 +104,7 @@ void step_print(const StepBench *b, const StepTimes *t)
     printf("%.0f tokens/s  %.4g TFLOP a step  mfu %.1f %% of %.1f TFLOP/s (forward and backward alone %.1f "
            "%%)\n", step_tokens(b) / s, f / 1e12, 100 * f / s / t->peak, t->peak / 1e12,
            100 * f / (t->fwd + t->bwd) / t->peak);
+    print_host(b, t);
     if (*b->state) printf("GPU in the step: %s\n", b->state);
     if (t->busiest > 0) printf("busiest expert %.1fx the mean\n", t->busiest);
     print_parts(b, t);
@@ -112,6 +125,8 @@ Json *step_json(const StepBench *b, const StepTimes *t)
     json_object_set_new(o, "plan_mib",
                         json_real((double)engine_device_bytes(&b->e.plan, b->backend) / (1 << 20)));
     json_object_set_new(o, "device_mib", json_real((all - left) / (1 << 20)));
+    json_object_set_new(o, "host_s", json_real(t->host));
+    json_object_set_new(o, "launches", json_integer(b->e.be.ledger.launches));
     json_object_set_new(o, "loss", json_real(b->losses.total * (double)b->micro));
     if (*b->hw.id) {
         json_object_set_new(o, "predicted_by", json_string(b->hw.id));

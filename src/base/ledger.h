@@ -71,7 +71,7 @@ struct Ledger {
     LedgerRow by_part[PART_N];
     LedgerComm comm[LEDGER_GROUPS];   /* by GroupId of comm/mesh.h */
     LedgerHost host;
-    int64_t   launches;               /* kernels of ops that were launched; 0 where ops launch none */
+    int64_t   launches;               /* of kernels of ops and of graphs by the host; 0: ops launch none */
     int64_t   chunked_layers;         /* forwards of expert layers in token chunks, for lack of rows */
     double    seconds[PART_N];        /* spent in each part while the clock ran */
     double    since;                  /* the time of the last border; 0: the clock is stopped */
@@ -124,6 +124,9 @@ static inline void ledger_clear(Ledger *l)
 {
     *l = (Ledger){ .tick = l->tick, .self = l->self, .meter = l->meter };
 }
+
+/* Adds `times` (1 or -1) the work of x: ops, calls, copies; not launches and seconds. */
+void ledger_add(Ledger *l, const Ledger *x, int times);
 
 static inline void ledger_phase(Ledger *l, CostPhase what, int chunk, bool last)
 {

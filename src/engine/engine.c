@@ -52,8 +52,10 @@ Tensor engine_recv_buffer(const Engine *e, int way, int buffer, int64_t layer)
     return t_rows(e->recv[way][buffer], 0, model_boundary_rows(&e->batch[e->at], &e->model, layer));
 }
 
+/* A pass other than that of a training step leaves something else in the slot's structs. */
 Pass engine_pass(Engine *e, PassMode mode, int batch, int slot, Arena *scratch)
 {
+    if (mode == EVAL) e->view[slot].layout = VIEW_NONE;
     return (Pass){ .env      = &e->env,
                    .be       = &e->be,
                    .batch    = &e->batch[batch],
@@ -93,6 +95,8 @@ static Aux describe_aux(const Engine *e, const LossScales *m)
                   .z = e->conf.z_coeff != 0 ? factor_at(&s->z) : factor(0), .part = factor_at(&s->part) };
 }
 
+static ViewLayout layout_of(const Batch *b) { return b->media ? VIEW_MEDIA : VIEW_TEXT; }
+
 static void run_forward(Engine *e, int chunk, int slot, const LossScales *m, Tensor in)
 {
     ModelAct *a = &e->act[slot];
@@ -100,18 +104,48 @@ static void run_forward(Engine *e, int chunk, int slot, const LossScales *m, Ten
     const MicroScalars *s = e->forward.batch->scalars;
     arena_clear(e->forward.act);
     if (e->forward.host && train) arena_clear(e->forward.host);
-    put_scalars(e, m);
     a->aux = describe_aux(e, m);
     if (train) a->aux.so_far = e->step_counts;
     a->dropout_seed = m->dropout_seed ? &s->dropout_seed : NULL;
     model_forward(&e->forward, &e->model, chunk, a, factor_at(&s->ce), in);
+    if (train) e->view[slot] = (SlotView){ layout_of(e->forward.batch), arena_mark(e->forward.act) };
+}
+
+/* After a forward was launched as a graph: lets the structs of the slot describe it. If the forward that they
+ * describe had another layout, the host's code runs once more without its ops. */
+static void view_slot(Engine *e, int chunk, int slot, const LossScales *m, Tensor in)
+{
+    SlotView *v = &e->view[slot];
+    if (v->layout == layout_of(e->forward.batch)) {
+        arena_reset(e->forward.act, v->end);
+        return;
+    }
+    GraphCache *g = &e->graphs;
+    Ledger ledger = e->be.ledger;
+    shard_marks_read(&e->shard, g->marks);
+    e->be.preparing = true, e->be.ops = device_meta.ops;
+    run_forward(e, chunk, slot, m, in);
+    e->be.preparing = false, e->be.ops = e->be.device->ops;
+    e->be.ledger = ledger;
+    shard_marks_restore(&e->shard, g->marks);
+}
+
+static GraphKey forward_key(const LossScales *m)
+{
+    return (GraphKey){ .phase = GRAPH_FORWARD, .carry = m->carry > 0, .dropout = m->dropout_seed != 0 };
 }
 
 void engine_run_forward(Engine *e, PassMode mode, int batch, int chunk, int slot, const LossScales *m,
                         Tensor in)
 {
     e->forward = begin_pass(e, mode, batch, slot, &e->arena[A_SCRATCH]);
+    put_scalars(e, m);
+    if (mode == FORWARD && engine_graph_begin(e, forward_key(m))) {
+        view_slot(e, chunk, slot, m, in);
+        return;
+    }
     run_forward(e, chunk, slot, m, in);
+    graph_cache_end(&e->graphs);
 }
 
 Tensor engine_output(Engine *e, int chunk, int slot)
@@ -125,7 +159,9 @@ void engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradi
     Arena *scratch = engine_overlaps(e) ? &e->overlap_scratch : &e->arena[A_SCRATCH];
     e->backward = begin_pass(e, FORWARD, batch, slot, scratch);
     e->backward.lane = engine_overlaps(e);
+    if (engine_graph_begin(e, (GraphKey){ .phase = GRAPH_BACKWARD })) return;
     model_backward(&e->backward, &e->model, chunk, &e->act[slot], gradient);
+    graph_cache_end(&e->graphs);
 }
 
 Tensor engine_gradient(Engine *e, int chunk, int slot)
@@ -172,21 +208,36 @@ void engine_evaluate(Engine *e, float scale)
         e->forward = begin_pass(e, EVAL, e->at, 0, &e->arena[e->plan.eval_scratch]);
         Tensor in = c->embeds ? (Tensor){ 0 } : engine_recv_buffer(e, 0, 0, c->from);
         if (!c->embeds) comm_recv(pp, in, (at + n - 1) % n);
+        put_scalars(e, &m);
         run_forward(e, k, 0, &m, in);
         if (!c->heads) comm_send(pp, engine_output(e, k, 0), (at + 1) % n);
     }
 }
 
+/* The marks are cleared first: what the step before has left of them is no part of the graph's key. */
 void engine_begin_step(Engine *e, int micro)
 {
     if (e->dispatch.host_counts) e->dispatch.host_counts--;
+    if (e->graphs.be) shard_marks_clear(&e->shard, micro);
+    if (engine_graph_begin(e, (GraphKey){ .phase = GRAPH_BEGIN, .micros = micro })) return;
     shard_begin_step(&e->shard, micro);
+    graph_cache_end(&e->graphs);
 }
 
 void engine_compute_grad_norm(Engine *e)
 {
+    if (engine_graph_begin(e, (GraphKey){ .phase = GRAPH_NORM })) return;
     shard_finish_grads(&e->shard);
     optim_grad_norm(&e->model, &e->be, e->sumsq, e->squares);
+    graph_cache_end(&e->graphs);
+}
+
+static GraphKey update_key(const OptimConf *c)
+{
+    const AdamW *h = &c->adam;
+    return (GraphKey){ .phase = GRAPH_UPDATE, .beta1 = (double)h->beta1, .beta2 = (double)h->beta2,
+                       .eps = (double)h->eps, .decay = (double)h->decay, .max_norm = (double)h->max_norm,
+                       .decay_all = c->decay_all };
 }
 
 void engine_apply_update(Engine *e, const OptimConf *conf)
@@ -199,7 +250,9 @@ void engine_apply_update(Engine *e, const OptimConf *conf)
     }
     backend_put(&e->be, (void *)e->adam_step, now, sizeof now);
     c.now = e->adam_step;
+    if (engine_graph_begin(e, update_key(conf))) return;
     optim_step(&e->be, e->sumsq, &c, &e->shard);
+    graph_cache_end(&e->graphs);
 }
 
 void engine_update(Engine *e, const OptimConf *conf)

@@ -11,6 +11,7 @@
 #include "parallel/pipe.h"
 #include "parallel/coroutine.h"
 #include "engine/flops.h"
+#include "engine/graph_cache.h"
 #include "engine/optim.h"
 
 /* Documents at once, and tokens that each may grow by; 0: no decoding. */
@@ -53,6 +54,7 @@ typedef struct EngineConf {
     LoraConf    lora;                    /* rank 0: no adapters */
     bool        train, logits;           /* backward and optimizer; engine_compute_logits will be called */
     bool        deterministic;           /* equal runs give equal bits, see Backend */
+    bool        graphs;                  /* phases of a step run as graphs, see graph_cache.h */
     int         reserved_sms;            /* see Backend */
     bool        per_row_loss;            /* fill Engine.row_loss */
     bool        evaluate;                /* engine_evaluate will be called on a training engine */
@@ -78,6 +80,7 @@ typedef struct EnginePlan {
     size_t  slot[MAX_SLOTS];             /* activations of each slot */
     size_t  offloaded[MAX_SLOTS], offloaded_bytes;   /* part of A_HOST: of each slot; of all slots */
     size_t  staging;                     /* part of A_ACT: one staging buffer of offloaded activations */
+    size_t  graphs;                      /* device memory that graphs may take */
     size_t  overlap_scratch;             /* part of A_SCRATCH: of a backward that overlaps with a forward */
     int     slots;
     PipeBackwardStop backward_stop;      /* of this stage, for a timeline of all stages */
@@ -86,6 +89,11 @@ typedef struct EnginePlan {
     Ledger  ledger;                      /* of one forward and backward */
     Ledger  step_ledger;                 /* of a step beyond its micro-batches: gradient sums, the update */
 } EnginePlan;
+
+/* What the host's structs of a slot describe: the layout of the forward that the host's code ran last. A
+ * forward that is launched as a graph fills the same memory without it. */
+typedef enum { VIEW_NONE, VIEW_TEXT, VIEW_MEDIA } ViewLayout;
+typedef struct SlotView { ViewLayout layout; ArenaMark end; } SlotView;  /* end: of the activations */
 
 typedef struct Engine {
     EngineConf conf;
@@ -118,6 +126,8 @@ typedef struct Engine {
     Tensor     sumsq, squares;           /* (1) and after it (params_tensors), F64: see optim_grad_norm */
     const AdamStep *adam_step;           /* (GROUP_N), on the device: of the update at hand */
     Tensor     step_counts;              /* (L, 1, E): expert counts of the step, with conf.aux_over_step */
+    GraphCache graphs;                   /* not open: every phase runs eagerly */
+    SlotView   view[MAX_SLOTS];
     uint64_t   dropout_seed;             /* of the step, set by the trainer; 0: no dropout */
     EnginePlan plan;
     bool       byte_pixels;              /* its streams have 8-bit pixels */

@@ -17,7 +17,7 @@ const char *engine_arena_label(ArenaId a) { return arenas[a].label; }
 
 size_t engine_device_bytes(const EnginePlan *p, const char *backend)
 {
-    size_t n = strcmp(backend, "cpu") ? 0 : p->bytes[A_HOST];
+    size_t n = strcmp(backend, "cpu") ? p->graphs : p->bytes[A_HOST];
     for (int i = 0; i < A_HOST; i++) n += p->bytes[i];
     return n;
 }
@@ -81,7 +81,8 @@ static Status open_batches(Engine *e, bool prefetch)
 {
     BatchConf conf = { .shape = shape_stream(&e->model.shape), .budget = e->conf.budget,
                        .mesh = &e->mesh, .context = e->conf.ranks.context,
-                       .tower = e->model.vision.depth > 0 };
+                       .tower = e->model.vision.depth > 0,
+                       .buckets = e->conf.graphs || e->conf.deterministic };
     conf.shape.bytes = e->byte_pixels;
     TRY(count_in_flight(&e->pipe, &e->batches));
     e->batches += prefetch;
@@ -303,6 +304,7 @@ Status engine_open_on(Engine *e, const ModelShape *s, const EngineConf *conf, co
     TRY(agree(conf, plan, open_arenas(e, plan)));
     touch_arenas(e);
     TRY(lay_out(e));
+    TRY(engine_graph_open(e));
     return backend_sync(&e->be);
 }
 
@@ -350,6 +352,7 @@ static void wait_for_transfers(Engine *e)
 void engine_close(Engine *e)
 {
     wait_for_transfers(e);
+    if (e->graphs.be) graph_cache_close(&e->graphs);
     for (int i = 0; e->be.device && i < A_HOST; i++) backend_arena_close(&e->be, &e->arena[i]);
     if (e->be.device) backend_host_arena_close(&e->be, &e->arena[A_HOST]);
     for (int i = 0; e->slot_act && i < e->pipe.slots - 1; i++) backend_arena_close(&e->be, &e->slot_act[i]);

@@ -95,26 +95,6 @@ static void run_step_end(Engine *e)
     shard_wait_weights(&e->shard);
 }
 
-/* Leaves in `all` what a step has beyond a micro-batch: gradient sums and the update. */
-static void subtract_ledger(Ledger *all, const Ledger *micro)
-{
-    LedgerRow *rows[2] = { all->op, all->by_part };
-    const LedgerRow *less[2] = { micro->op, micro->by_part };
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < (k ? PART_N : LEDGER_OPS); i++) {
-            LedgerRow *r = &rows[k][i];
-            const LedgerRow *m = &less[k][i];
-            *r = (LedgerRow){ r->calls - m->calls, r->bytes - m->bytes, r->flops - m->flops,
-                              r->extra - m->extra, r->other - m->other };
-        }
-    all->host.in -= micro->host.in, all->host.out -= micro->host.out;
-    for (int g = 0; g < LEDGER_GROUPS; g++) {
-        LedgerComm *c = &all->comm[g];
-        const LedgerComm *m = &micro->comm[g];
-        c->calls -= m->calls, c->intra_node -= m->intra_node, c->inter_node -= m->inter_node;
-    }
-}
-
 static size_t total_peak(const Engine *e)
 {
     size_t n = 0;
@@ -246,7 +226,7 @@ static void plan_step(EnginePlan *p, Engine *e, const Stream *stream, Peak *chun
     run_step_end(e);
     l->meter = p->ledger.meter = NULL;
     p->step_ledger = *l;
-    if (e->conf.train) subtract_ledger(&p->step_ledger, &p->ledger);
+    if (e->conf.train) ledger_add(&p->step_ledger, &p->ledger, -1);
 }
 
 static Status plan_on(EnginePlan *p, Engine *e, const Stream *stream)
@@ -279,8 +259,10 @@ static Status plan_within(EnginePlan *p, const ModelShape *s, const EngineConf *
 
 Status engine_plan(EnginePlan *p, const ModelShape *s, const EngineConf *conf, const Stream *stream)
 {
+    TRY(engine_graph_check(conf));
     Status st = plan_within(p, s, conf, stream, (size_t)1 << SPACE_BITS);
     if (st == E_FIT) st = plan_within(p, s, conf, stream, (size_t)1 << MAX_SPACE_BITS);
+    p->graphs = engine_graph_bytes(conf);
     if (st != E_FIT) return st;
     return wrap(st, "a rank needs more than %d TiB in one arena; raise parallel.ep, pp, tp or zero",
                 1 << (MAX_SPACE_BITS - 40));

@@ -16,6 +16,12 @@ void        engine_offload_clear(Engine *e);
 int         engine_staging_buffers(const Engine *e);
 size_t      engine_staging_peak(const Engine *e);                        /* of the fullest buffer */
 
+/* engine_graph.c */
+MUST Status engine_graph_check(const EngineConf *conf);    /* refuses what graphs cannot run with */
+MUST Status engine_graph_open(Engine *e);                  /* nothing without conf.graphs, or in a dry run */
+size_t      engine_graph_bytes(const EngineConf *conf);    /* device memory that graphs may take */
+bool        engine_graph_begin(Engine *e, GraphKey k);     /* graph_cache_begin, with the batch in the key */
+
 static inline Arena *engine_act(Engine *e, int slot)
 {
     return slot ? &e->slot_act[slot - 1] : &e->arena[A_ACT];

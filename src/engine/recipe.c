@@ -133,6 +133,7 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
                        .budget        = batching_budget(c, s),
                        .train         = true,
                        .deterministic = c->train.deterministic,
+                       .graphs        = !strcmp(c->train.cuda_graph, "full"),
                        .capacity      = c->moe.capacity_factor,
                        .pad           = c->moe.pad_to_capacity,
                        .balance       = c->moe.force_balance,

@@ -71,6 +71,7 @@ Status batch_open(Batch *b, Arena *a, const BatchConf *conf)
     int64_t T = bud->tokens / n, visual = bud->patches / block_of(shape);
     *b = (Batch){ .T = T, .Ta = T * mesh_size(conf->mesh, AX_TP), .mesh = conf->mesh,
                   .groups = bud->by_document ? bud->docs : 1, .M = n == 1 ? visual : least(visual, T),
+                  .buckets = conf->buckets,
                   .P = conf->tower ? bud->patches : 0,       /* one picture may be all there is */
                   .all = visual };
     b->N = b->P / block_of(shape);
@@ -114,6 +115,54 @@ int64_t spans_find(Spans s, int64_t t)
     return -1;
 }
 
+int64_t bucket_rows(int64_t n, int64_t most)
+{
+    int64_t step = 64;
+    while (16 * step <= n) step *= 2;
+    return least((n + step - 1) / step * step, most);
+}
+
+static int64_t power_of_two(int64_t n, int64_t from)
+{
+    while (from < n) from *= 2;
+    return from;
+}
+
+bool segments_even(const Segments *s, int64_t rows)
+{
+    double L = (double)s->longest, each = s->causal ? L * (L + 1) / 2 : L * L;
+    return s->n * s->longest == rows && s->pairs == (double)s->n * each;
+}
+
+Segments bucket_segments(Segments s, int64_t rows, int64_t most)
+{
+    if (!s.n || segments_even(&s, rows)) return s;
+    int64_t whole = power_of_two(s.longest, 128), three = whole / 4 * 3;
+    s.n = least(power_of_two(s.n, 1), most);
+    s.longest = least(three % 128 == 0 && three >= s.longest ? three : whole, rows);
+    return s;
+}
+
+/* The segments that rounding adds are empty: they begin at the end of the last one. */
+static Segments round_segments(const Batch *b, Backend *be, Segments s, Tensor borders, int64_t rows,
+                               int64_t end)
+{
+    int64_t n = s.n;
+    if (!b->buckets) return s;
+    s = bucket_segments(s, rows, borders.n[0] - 1);
+    if (s.n > n) op_fill(be, t_rows(borders, n + 1, s.n - n), (float)end);
+    s.starts = head(borders, s.n + 1);
+    return s;
+}
+
+/* Uploads rows and labels; host: arrays of the budget's length in `row` and `label`, or NULL in a dry run. */
+static void upload_rows(Batch *b, Backend *be, const int32_t *row, const int32_t *label)
+{
+    if (b->buckets) b->supervised = bucket_rows(b->supervised, least(b->sup_row.n[0], b->Ta));
+    backend_upload(be, head(b->sup_row, b->supervised), row);
+    backend_upload(be, head(b->sup_label, b->supervised), label);
+}
+
 /* Labels of this rank's rows. A dry run has as many as the budget allows. */
 static void upload_labels(Batch *b, Backend *be, const Stream *s, Spans rows)
 {
@@ -127,10 +176,10 @@ static void upload_labels(Batch *b, Backend *be, const Stream *s, Spans rows)
             if (here >= 0) r[n] = (int32_t)here, l[n++] = label[i];
         }
         b->supervised = row ? n : least(s->supervised, b->Ta);
+        for (; n < s->budget.supervised; n++) r[n] = l[n] = -1;
         row = row ? r : NULL, label = label ? l : NULL;
     }
-    backend_upload(be, head(b->sup_row, b->supervised), row);
-    backend_upload(be, head(b->sup_label, b->supervised), label);
+    upload_rows(b, be, row, label);
 }
 
 /* The member of tp_cp that keeps row t of the stream, and which of its rows that is. */
@@ -255,6 +304,7 @@ static void upload_pictures(Batch *b, Backend *be, const Stream *s)
                           .longest = s->vlongest, .pairs = s->vpairs };
     bool whole = sharers(b->mesh) == 1 || !s->vstart;
     backend_upload(be, b->vseg.starts, whole ? s->vstart : own_borders(b, s, first, last));
+    b->vseg = round_segments(b, be, b->vseg, b->vstarts, b->P, s->vstart ? s->vstart[last] - at : n);
 }
 
 void batch_upload(Batch *b, Backend *be, const Stream *s)
@@ -270,6 +320,7 @@ void batch_upload(Batch *b, Backend *be, const Stream *s)
     b->seg = (Segments){ .starts = head(b->starts, s->docs + 1), .n = s->docs, .longest = s->longest,
                          .pairs = s->pairs, .causal = true };
     backend_upload(be, b->seg.starts, s->start);
+    b->seg = round_segments(b, be, b->seg, b->starts, b->Ta, s->tokens);
     if (mesh_size(b->mesh, AX_CP) > 1)
         context_upload(&b->context, be, b->host + 2 * s->budget.supervised + 2 * b->all + b->M + 2, s);
     b->real = s->tokens, b->media = b->pictures = s->patches > 0, b->has_media = false;

@@ -54,6 +54,7 @@ typedef struct Batch {
     Segments seg, vseg;
     ContextBatch context;                 /* in place of seg where cp cuts */
     VisualRoutes routes;
+    bool     buckets;                     /* see BatchConf */
     const Mesh *mesh;                     /* NULL: one rank */
     int32_t *host;                        /* shares that are not a run of the stream, before their upload */
 } Batch;
@@ -64,7 +65,17 @@ typedef struct BatchConf {
     const Mesh *mesh;                     /* NULL: one rank */
     ContextKind context;
     bool        tower;                    /* this rank encodes images */
+    bool        buckets;                  /* round supervised rows and segments up, so that a run has few
+                                             shapes: bucket_rows, bucket_segments */
 } BatchConf;
+
+/* Supervised rows of a batch with so many: at most an eighth more, and `most`. Rows behind the last have no
+ * label, no loss and no gradient. */
+int64_t     bucket_rows(int64_t n, int64_t most);
+/* The number of segments and their length at most, rounded up to 2^i and to 2^i or 3 2^i; `rows` is the
+ * length of the stream. Segments of one length that fill it stay as they are. */
+bool        segments_even(const Segments *s, int64_t rows);    /* of one length, and fill so many rows */
+Segments    bucket_segments(Segments s, int64_t rows, int64_t most);
 
 /* Tensors for one stream of this budget, from an arena of the backend. */
 MUST Status batch_open(Batch *b, Arena *a, const BatchConf *conf);

@@ -140,7 +140,7 @@ Status backend_prepare(Backend *be, bool on)
 
 void backend_upload(Backend *be, Tensor dst, const void *host)
 {
-    REQUIRE(t_dense(dst), "upload: %s has gaps", t_fmt(dst));
+    REQUIRE(t_dense(dst) && !be->capturing, "upload: %s has gaps, or is recorded", t_fmt(dst));
     activity_mark();
     if (!be->sticky) be->device->upload(be, dst, host);
 }
@@ -153,10 +153,34 @@ void backend_put(Backend *be, void *dst, const void *host, size_t bytes)
 
 void backend_fetch(Backend *be, void *host, Tensor src)
 {
-    REQUIRE(t_dense(src), "fetch: %s has gaps", t_fmt(src));
+    REQUIRE(t_dense(src) && !be->capturing, "fetch: %s has gaps, or is recorded", t_fmt(src));
     activity_mark();
     if (be->ledger.meter) be->ledger.meter->fetch(be->ledger.meter);
     if (!be->sticky) be->device->fetch(be, host, src);
+}
+
+void backend_graph_begin(Backend *be)
+{
+    be->capturing = true;
+    if (!be->sticky) be->device->graphs->begin(be);
+}
+
+DeviceGraph *backend_graph_end(Backend *be, size_t *bytes)
+{
+    DeviceGraph *g = be->device->graphs->end(be, bytes);
+    be->capturing = false;
+    return g;
+}
+
+void backend_graph_launch(Backend *be, DeviceGraph *g)
+{
+    activity_mark();
+    if (!be->sticky) be->device->graphs->launch(be, g);
+}
+
+void backend_graph_close(Backend *be, DeviceGraph *g)
+{
+    if (g) be->device->graphs->close(be, g);
 }
 
 typedef Status MapFn(Backend *be, size_t bytes, void **out);

@@ -47,6 +47,17 @@ typedef struct SharedMemoryOps {
     void   (*close)(Backend *be, void *at, const MemoryHandle *h);
 } SharedMemoryOps;
 
+/* Recorded work of a device. */
+typedef struct DeviceGraph DeviceGraph;
+
+/* Between begin and end what is queued to compute is recorded and does not run. */
+typedef struct GraphOps {
+    void (*begin)(Backend *be);
+    DeviceGraph *(*end)(Backend *be, size_t *bytes);          /* device memory that it takes, at least */
+    void (*launch)(Backend *be, DeviceGraph *g);
+    void (*close)(Backend *be, DeviceGraph *g);
+} GraphOps;
+
 typedef struct Device {
     const char *name;                                         /* "cpu" "cuda" "meta" */
     const Ops  *ops;
@@ -74,6 +85,7 @@ typedef struct Device {
     double (*memory_used)(void);                              /* see backend_memory_used; optional */
     const SharedMemoryOps *shared;                            /* absent: other processes cannot open memory */
     void   (*mark)(Backend *be);                              /* see backend_mark; absent: synchronous ops */
+    const GraphOps *graphs;                                   /* absent: work cannot be recorded */
 } Device;
 
 struct Backend {
@@ -82,6 +94,7 @@ struct Backend {
     Ledger         ledger;
     Status         sticky;
     bool           preparing;       /* ops only prepare for their shapes, ranks do not communicate */
+    bool           capturing;       /* work is recorded, see GraphOps: nothing may wait for it */
     bool           repeat;          /* deterministic: equal runs give equal bits, even where that is slower */
     int            reserved_sms;    /* SMs of a GPU that persistent kernels leave to communication */
     bool           shares;          /* set before memory is mapped: other processes will open it */
@@ -121,6 +134,13 @@ const char *backend_names(void);                             /* "cpu meta", for 
 
 /* Describes the device, or why it is not available. */
 void        backend_describe(const char *name, char *out, size_t n);
+
+/* Recording work of compute, where the device can (Device.graphs). A failure is sticky, and end returns NULL.
+ * What the work reads and writes must stay where it is. */
+void         backend_graph_begin(Backend *be);
+DeviceGraph *backend_graph_end(Backend *be, size_t *bytes);
+void         backend_graph_launch(Backend *be, DeviceGraph *g);
+void         backend_graph_close(Backend *be, DeviceGraph *g);     /* g may be NULL */
 
 /* Maps memory of the device and opens an arena over it. */
 MUST Status backend_arena_open(Backend *be, Arena *a, const char *name, size_t bytes);

@@ -148,6 +148,16 @@ void        shard_refresh_weights(Shard *s);
 /* Of t = p->w or p->g, full or sliced: the elements that this rank updates, flat. */
 Tensor      shard_slice(const Param *p, Tensor t);
 
+/* The host's bookkeeping of a step as numbers: who uses a unit, which gradients are set. A pass that is
+ * replayed without its host code (engine/graph_cache.h) takes it from `before` to `after`. Marks whose first
+ * shard_marks_key numbers agree lead to the same work. */
+void        shard_marks_clear(Shard *s, int micro);          /* as a step of so many micro-batches begins */
+int         shard_marks_count(const Shard *s);
+int         shard_marks_key(const Shard *s);
+void        shard_marks_read(const Shard *s, int32_t *out);
+void        shard_marks_advance(Shard *s, const int32_t *before, const int32_t *after);
+void        shard_marks_restore(Shard *s, const int32_t *marks);         /* as they were read */
+
 const UnitHooks *shard_hooks(const Shard *s);
 void        shard_begin_step(Shard *s, int micro);
 void        shard_finish_grads(Shard *s);

@@ -80,14 +80,11 @@ void grads_close(Shard *s, int unit)
 /* After a forward without a backward a tied embedding is still open: the counts are reset. */
 void shard_begin_step(Shard *s, int micro)
 {
-    s->micro = micro;
-    for (int u = 0; u < s->units; u++) s->unit[u].users = s->unit[u].writers = s->unit[u].backs = 0;
+    EACH_BUCKET(b, s) sum_join(s, b);
+    shard_marks_clear(s, micro);
     EACH_BUCKET(b, s) {
-        sum_join(s, b);
-        b->begun = false;
         if (b->level == 3) weights_point(s, b, false);
         if (b->level >= 2 && !b->frozen) grads_point(s, b, false);
-        EACH_ITEM(i, s, b) i->p->step.has_grad = i->p->step.grad_unset = false;
         if (!b->frozen && b->level < 2) reset_grads(s, b);
     }
     state_prefetch(s);

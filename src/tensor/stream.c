@@ -61,6 +61,7 @@ void stream_clear(Stream *s)
     s->tokens = s->patches = s->docs = s->slices = s->visual = s->supervised = s->longest = s->vlongest = 0;
     s->pairs = s->vpairs = 0, s->fills++;
     for (int64_t t = 0; t < b->tokens; t++) s->ids[t] = s->group[t] = -1;
+    for (int64_t i = 0; i < b->supervised; i++) s->sup_row[i] = s->sup_label[i] = -1;
     for (int64_t i = 0; i < N; i++) s->visual_row[i] = -1;
     memset(s->pos, 0, (size_t)b->tokens * 12);
     memset(s->cell, 0, (size_t)b->patches * 16);

@@ -51,7 +51,7 @@ typedef struct Stream {
     int64_t     longest, vlongest;
     int32_t    *ids, *pos, *group, *start;                  /* (T) (3, T) (T) (docs + 1)   */
     float      *group_len;                                  /* (docs) or (1)               */
-    int32_t    *sup_row, *sup_label;                        /* (supervised)                */
+    int32_t    *sup_row, *sup_label;                        /* (supervised), -1 behind them */
     void       *pixels;                                     /* (P, patch_dim) u8 or f32: shape.bytes */
     int32_t    *cell, *vpos, *vstart, *visual_row;          /* (P, 4) (2, P) (P/merge^2 + 1) (P/merge^2) */
 } Stream;

@@ -43,6 +43,7 @@ static void add_times(Progress *p, const StepReport *r)
     StepReport *s = &p->sum;
     s->seconds += r->seconds, s->data_wait += r->data_wait;
     s->executed_flops += r->executed_flops, s->chunked_layers += r->chunked_layers;
+    s->launches += r->launches, s->eager_phases += r->eager_phases;
     flops_add(&s->sums.model, &r->sums.model);
     for (int i = 0; i < PART_N; i++) {
         s->part_seconds[i] += r->part_seconds[i];
@@ -151,8 +152,9 @@ static void put_comm(Progress *p)
     }
 }
 
-/* What only some runs have: a balance loss, other ranks, chunked layers, skipped steps. */
-typedef struct Extras { char aux[48], comm[240], chunked[40], skipped[40]; } Extras;
+/* What only some runs have: a balance loss, other ranks, chunked layers, phases without a graph, skipped
+ * steps. */
+typedef struct Extras { char aux[48], comm[240], chunked[40], eager[40], skipped[40]; } Extras;
 
 static Extras extras(const Progress *p)
 {
@@ -163,6 +165,7 @@ static Extras extras(const Progress *p)
     if (p->ranks > 1) comm_text(s, x.comm, sizeof x.comm);
     if (s->chunked_layers > 0)
         snprintf(x.chunked, sizeof x.chunked, "  moe chunked %.3g", s->chunked_layers / (double)p->n);
+    if (p->graphs && s->eager_phases) snprintf(x.eager, sizeof x.eager, "  eager %" PRId64, s->eager_phases);
     if (p->skipped) snprintf(x.skipped, sizeof x.skipped, "  skipped %" PRId64, p->skipped);
     return x;
 }
@@ -181,10 +184,10 @@ static void log_step(const Progress *p)
     mfu_text(p, mfu, sizeof mfu);
     snprintf(text, sizeof text,
              "%s  loss %s%s  grad %s  lr %.2g  %s tok/s (useful %.0f%%)  %.3g TFLOP/s  %s  "
-             "mem %.2f/%.1f GiB (planned %.2f)  data wait %.1f%%%s%s%s  eta %s", step, loss, x.aux, grad,
+             "mem %.2f/%.1f GiB (planned %.2f)  data wait %.1f%%%s%s%s%s  eta %s", step, loss, x.aux, grad,
              s->lr, rate, 100 * ratio((double)s->sums.tokens, (double)s->sums.token_budget), tflops, mfu,
-             p->measured / gib, p->device_memory / gib, p->planned / gib, wait, x.comm, x.chunked, x.skipped,
-             left);
+             p->measured / gib, p->device_memory / gib, p->planned / gib, wait, x.comm, x.chunked, x.eager,
+             x.skipped, left);
     snprintf(brief, sizeof brief, "%s  loss %s  %s tok/s  %.3g TFLOP/s  mfu %.1f%%  wait %.0f%%%s  eta %s",
              step, loss, rate, tflops, 1e14 * ratio(tflops, p->peak.flops), wait, x.skipped, left);
     if (s->step < p->steps) log_live(p->log, text, brief);
@@ -199,7 +202,7 @@ Status progress_put(Progress *p, int64_t step, const Scalar *s, int n)
     return tensorboard_flush(p->board);
 }
 
-enum { MAX_SCALARS = 28 };
+enum { MAX_SCALARS = 32 };
 
 static int train_scalars(const Progress *p, Scalar *out)
 {
@@ -234,6 +237,11 @@ static int perf_scalars(const Progress *p, Scalar *out)
         if (mfu_names[i] && s->part_seconds[i] > 0) out[k++] = (Scalar){ mfu_names[i], part_mfu(p, i) };
     out[k++] = (Scalar){ "perf/step_time", s->seconds / (double)p->n };
     out[k++] = (Scalar){ "perf/data_wait", ratio(s->data_wait, s->seconds) };
+    if (s->launches) out[k++] = (Scalar){ "perf/launches", (double)s->launches / (double)p->n };
+    if (p->graphs) {
+        out[k++] = (Scalar){ "perf/eager_phases", (double)s->eager_phases };
+        out[k++] = (Scalar){ "mem/graphs_gib", (double)p->graphs->bytes / gib };
+    }
     out[k++] = (Scalar){ "mem/planned_gib", p->planned / gib };
     out[k++] = (Scalar){ "mem/measured_gib", p->measured / gib };
     out[k++] = (Scalar){ "mem/peak_gib", p->measured / gib };

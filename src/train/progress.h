@@ -17,6 +17,7 @@
  *                bytes of the arenas, without libraries, the driver and, on a CPU, the data loader
  *   comm exposed share of the step in which compute of a rank waits for others, mean over ranks, and the
  *                groups (comm/mesh.h) it waits for; hidden: share of the time in calls that compute covers
+ *   eager        phases of steps that ran without a CUDA graph since the line before (train.cuda_graph)
  *   moe chunked  expert layers of a step that a rank ran in chunks, mean over ranks: this costs time
  *                (moe.rank_capacity)
  *
@@ -45,6 +46,8 @@ typedef struct StepReport {              /* of one optimizer step */
     double      executed_flops;          /* of all ranks, recomputation and padding included */
     int         zero_grads;              /* tensors whose gradient was zero too often, on all ranks */
     double      chunked_layers;          /* expert layers run in chunks (nn/moe.h), mean over ranks */
+    int64_t     launches;                /* of kernels and graphs by the host of this rank */
+    int64_t     eager_phases;            /* that had no graph (engine/graph_cache.h), of this rank */
     double      memory_used;             /* bytes of the fullest rank; only in steps that end a line */
     CommTime    comm[LEDGER_GROUPS];     /* by GroupId, of all steps of a line, mean over ranks; likewise */
 } StepReport;
@@ -58,6 +61,7 @@ typedef struct Progress {
     PeakFlops    peak;                   /* raised by what a step reaches in one part of the model */
     int          ranks;
     double       planned, device_memory; /* bytes: of the arenas; of the device */
+    const GraphCache *graphs;            /* NULL: steps run eagerly */
     double       measured;               /* highest StepReport.memory_used so far */
     int64_t      n, losses, skipped;     /* steps of the line; those with a loss; skipped in the run */
     StepReport   sum;

@@ -186,6 +186,7 @@ static void open_progress(Trainer *t)
     t->progress.log = &t->log, t->progress.metrics = &t->metrics, t->progress.board = &t->board;
     t->progress.steps = t->steps, t->progress.every = t->recipe->log.logging_steps;
     t->progress.aux_coeff = t->expert_counts.layers ? (double)e->conf.aux_coeff : 0;
+    t->progress.graphs = e->graphs.be ? &e->graphs : NULL;
     t->progress.skipped = t->guard.skipped, t->progress.ranks = t->place.world;
     backend_memory(e->conf.backend, &left, &t->progress.device_memory);
     t->progress.planned = (double)engine_device_bytes(&e->plan, e->conf.backend);

@@ -77,6 +77,14 @@ static void log_memory(const Trainer *t)
              t->progress.peak.measured ? "measured here in matrix products" : "as its data sheet says");
 }
 
+static void log_graphs(const Trainer *t)
+{
+    const Engine *e = &t->engine;
+    if (e->graphs.be)
+        log_info(&t->log, "CUDA graphs  of forward, backward and update, each shape from its second time on; "
+                 "%.0f MiB planned for them", mib(e->plan.graphs));
+}
+
 static void log_dispatch(const Trainer *t)
 {
     const Dispatcher *d = &t->engine.dispatch;
@@ -150,6 +158,7 @@ void trainer_log_setup(const Trainer *t)
     log_model(t);
     log_ranks(t);
     log_memory(t);
+    log_graphs(t);
     log_dispatch(t);
     log_data(t);
     log_optimizer(t);

@@ -136,10 +136,24 @@ static void apply_update(Trainer *t, StepReport *r)
     r->zero_grads = zero_grad_count_step(&t->zero_grad, &t->engine.mesh, lr);
 }
 
+/* Counts what ran eagerly since `before`, and says so when graphs were captured: a shape that comes again is
+ * captured once. */
+static void report_graphs(const Trainer *t, GraphCounts before, StepReport *r)
+{
+    const GraphCache *g = &t->engine.graphs;
+    r->launches = t->engine.be.ledger.launches;
+    r->eager_phases = g->counts.eager - before.eager;
+    if (g->counts.captured > before.captured)
+        log_info(&t->log, "step %lld: captured %lld CUDA graphs, now %lld with %.1f MiB",
+                 (long long)r->step, (long long)(g->counts.captured - before.captured),
+                 (long long)g->counts.captured, (double)g->bytes / (1 << 20));
+}
+
 /* From micro-batches to updated weights, unless the guard skips the step. */
 static Status run_step(Trainer *t, const LoaderStep *in, StepReport *r)
 {
     Ledger *ledger = &t->engine.be.ledger;
+    GraphCounts graphs = t->engine.graphs.counts;
     bool shown = progress_due(&t->progress, t->step + 1);    /* experts are counted in such steps only */
     StepStats stats = { .experts = shown ? &t->expert_counts : NULL, .sources = &t->source_loss,
                         .doc = in->doc };
@@ -154,6 +168,7 @@ static Status run_step(Trainer *t, const LoaderStep *in, StepReport *r)
     TRY(backend_sync(&t->engine.be));
     memcpy(r->part_seconds, ledger->seconds, sizeof r->part_seconds);
     r->executed_flops = ledger_flops(ledger), r->chunked_layers = (double)ledger->chunked_layers;
+    report_graphs(t, graphs, r);
     add_comm_time(t);
     sum_ranks(t, r);
     if (shown) measure_memory(t, r), report_comm_time(t, r), step_stats_sum_ranks(&stats, &t->engine);

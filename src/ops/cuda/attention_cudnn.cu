@@ -193,7 +193,8 @@ static bool call_open(Call *c, Backend *be, const Attn *x, bool backward, bool r
     if (backward && !even) choose_copies(c, flat, H != G, d->lib.version);
     Key key = { H, G, C, x->seg.causal, backward, even, flat, repeats };
     for (int i = 0; i < N_RAGGED; i++) key.at[i] = HeadStrides{ c->t[i].s[0], c->t[i].s[1] };
-    c->plan = plan_find(d, &key, run_size(&key, x->seg.n, S, T), S, cuda_of(be)->stream);
+    c->plan = plan_find(d, &key, run_size(&key, x->seg.n, S, T), S, cuda_of(be)->stream,
+                        cuda_of(be)->graphs > 0);
     if (!c->plan || !c->plan->graph.plan) return false;
     c->runs = ceil_div(x->seg.n, c->plan->B), c->places = c->runs * c->plan->B;
     return true;

@@ -105,8 +105,9 @@ typedef struct Dnn {
 } Dnn;
 
 /* The plan for up to B sequences of up to S rows, built if there is none; without graph.plan cuDNN does not
- * support it. */
-Plan *plan_find(Dnn *d, const Key *key, int64_t B, int64_t S, cudaStream_t stream);
+ * support it. keep: no plan may be replaced, since CUDA graphs have kernels of them; NULL then means that
+ * there are too many. */
+Plan *plan_find(Dnn *d, const Key *key, int64_t B, int64_t S, cudaStream_t stream, bool keep);
 void  plans_close(Dnn *d);
 
 #endif

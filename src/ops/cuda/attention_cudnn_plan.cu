@@ -233,14 +233,14 @@ static bool plan_serves(const Plan *p, const Key *key, int64_t B, int64_t S)
 
 }
 
-Plan *plan_find(Dnn *d, const Key *key, int64_t B, int64_t S, cudaStream_t stream)
+Plan *plan_find(Dnn *d, const Key *key, int64_t B, int64_t S, cudaStream_t stream, bool keep)
 {
     Plan *best = NULL, **slot = &d->plans[d->built % PLANS];
     for (int i = 0; i < PLANS && d->plans[i]; i++) {
         Plan *p = d->plans[i];
         if (plan_serves(p, key, B, S) && (!best || p->B * p->S < best->B * best->S)) best = p;
     }
-    if (best || !(best = (Plan *)calloc(1, sizeof *best))) return best;
+    if (best || (*slot && keep) || !(best = (Plan *)calloc(1, sizeof *best))) return best;
     if (*slot) {
         cudaStreamSynchronize(stream);                      /* an execution may still use the plan */
         graph_close(&(*slot)->graph);

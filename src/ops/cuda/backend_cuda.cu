@@ -359,7 +359,7 @@ static bool marks_hold(Cuda *c, Backend *be)
 static void cuda_clock(Backend *be, Part ended)
 {
     Cuda *c = cuda_of(be);
-    if (be->preparing || be->sticky || !marks_hold(c, be)) return;
+    if (be->preparing || be->capturing || be->sticky || !marks_hold(c, be)) return;
     CudaMark *m = &c->mark[c->marks++];
     if (!m->event) cuda_stick(be, cudaEventCreate(&m->event), "timing");
     m->part = ended;
@@ -473,5 +473,5 @@ extern "C" const Device device_cuda = {
     "cuda",     &cuda_ops,   false,      cuda_open,    cuda_close, cuda_map,
     cuda_unmap, cuda_upload, cuda_put,   cuda_fetch,   cuda_pin,   cuda_sync,  cuda_describe, cuda_state,
     cuda_memory, cuda_peak,  cuda_ahead, cuda_join,    cuda_prepare, cuda_clock, cuda_host_map,
-    cuda_host_unmap, &cuda_copies, cuda_memory_used, &cuda_shared_memory, cuda_mark,
+    cuda_host_unmap, &cuda_copies, cuda_memory_used, &cuda_shared_memory, cuda_mark, &cuda_graphs,
 };

@@ -75,7 +75,7 @@ void comm_clock_close(Cuda *c)
 int comm_clock_begin(Backend *be, cudaStream_t s)
 {
     CommClock *k = cuda_of(be)->comm_clock;
-    if (!k || be->sticky) return -1;
+    if (!k || be->sticky || be->capturing) return -1;
     if (!k->n_unused) comm_clock_read(be);
     if (!k->n_unused) return -1;
     int span = k->unused[--k->n_unused];

@@ -39,6 +39,7 @@ typedef struct Cuda {
     ProgressWrite progress_write;     /* cuStreamWriteValue32 */
     uint32_t    *progress;            /* Backend.progress: pinned, written by the compute stream */
     uint32_t     progress_marks;      /* that were queued */
+    int          graphs;              /* open graphs, whose kernels must stay loaded */
     bool         going_ahead;         /* uploads use the copy stream */
     cudaEvent_t  freed, arrived;      /* the spare batch is free to write; its upload is done */
     cudaStream_t copy_stream[COPY_STREAMS];
@@ -74,6 +75,8 @@ void cuda_stick(Backend *be, cudaError_t e, const char *what);
 void *cuda_workspace(Backend *be, size_t bytes);
 
 void cuda_put(Backend *be, void *dst, const void *host, size_t bytes);       /* Device.put; put.cu */
+
+extern const GraphOps cuda_graphs;                                           /* graph.cu */
 
 /* The two libraries, opened and closed with the GPU: cuBLASLt (cublaslt.cu), which is required, and cuDNN
  * (attention_cudnn.cu), which is optional. The descriptions are for `treb doctor`. */

@@ -1,0 +1,91 @@
+/* engine/engine_graph.c -- which phases of an engine run as graphs, and their keys; see graph_cache.h. */
+#include "engine/engine_private.h"
+
+#include "base/dispatchers.h"
+
+/* Device memory that graphs may take. The driver keeps them in what it has already: five graphs of 760
+ * kernels took none that it reports. */
+static const size_t GRAPH_MEMORY = (size_t)64 << 20;
+
+static Status refuse(const char *what, const char *fix)
+{
+    return fail(E_CONFIG, "train.cuda_graph=full: %s; set %s, or train.cuda_graph=none", what, fix);
+}
+
+static bool offloads(const EngineConf *c)
+{
+    bool any = c->store.offload_fraction > 0;
+    for (int i = 0; i < LABEL_N; i++) any |= c->policy[i] == OFFLOAD;
+    return any;
+}
+
+static Status check_ranks(const Ranks *r)
+{
+    const MeshLayout *l = &r->layout;
+    if (l->pp > 1) return refuse("stages of a pipeline wait for each other on the host", "parallel.pp=1");
+    if (l->tp > 1) return refuse("tensor parallelism communicates inside layers", "parallel.tp=1");
+    if (l->cp > 1) return refuse("context parallelism communicates inside layers", "parallel.cp=1");
+    if (r->overlap) return refuse("moe.overlap takes turns on the host", "moe.overlap=false");
+    if (r->zero) return refuse("parallel.zero gathers weights inside a step", "parallel.zero=0");
+    return OK;
+}
+
+Status engine_graph_check(const EngineConf *c)
+{
+    bool many = c->ranks.world && c->ranks.world->size > 1;
+    if (!c->graphs) return OK;
+    if (offloads(c))
+        return refuse("offloaded activations and optimizer state are copied by the host's order",
+                      "memory.activation_offload=[] and memory.optimizer_offload=0");
+    if (many && c->aux_over_step)
+        return refuse("expert counts of all ranks are summed inside a forward",
+                      "moe.aux_loss_type=micro_batch");
+    return many ? check_ranks(&c->ranks) : OK;
+}
+
+/* A dispatcher that counts rows on the host waits for the device inside a layer. */
+static Status check_dispatcher(const Engine *e)
+{
+    if (!e->dispatch.ops || e->dispatch.row->one_node) return OK;
+    return fail(E_CONFIG, "train.cuda_graph=full: the dispatcher %s counts rows on the host; set "
+                "moe.dispatcher=peer, or train.cuda_graph=none", e->dispatch.row->name);
+}
+
+size_t engine_graph_bytes(const EngineConf *c) { return c->graphs && c->train ? GRAPH_MEMORY : 0; }
+
+Status engine_graph_open(Engine *e)
+{
+    if (!e->conf.graphs || !e->conf.train) return OK;
+    TRY(check_dispatcher(e));
+    if (!strcmp(e->be.device->name, "meta")) return OK;
+    if (!e->be.device->graphs)
+        return refuse("the CPU backend has no CUDA graphs", "device.backend=cuda");
+    return graph_cache_open(&e->graphs, &e->be, &e->shard, GRAPH_MEMORY);
+}
+
+/* Phases in which ranks communicate run eagerly: the norm, and the last backward of a step, which sums
+ * gradients. */
+static bool communicates(const Engine *e, GraphPhase phase)
+{
+    const Comm *world = e->mesh.comm[GR_world];
+    bool last = e->shard.units && e->shard.unit[0].backs + 1 >= e->shard.micro;
+    if (!world || world->size == 1) return false;
+    return phase == GRAPH_NORM || (phase == GRAPH_BACKWARD && last);
+}
+
+static void add_batch(GraphKey *k, const Batch *b)
+{
+    k->supervised = b->supervised;
+    k->docs = b->seg.n, k->longest = b->seg.longest, k->even = segments_even(&b->seg, b->Ta);
+    k->media = b->media + 2 * b->has_media + 4 * b->pictures;
+    if (!b->has_media) return;
+    k->slices = b->vseg.n, k->vlongest = b->vseg.longest, k->veven = segments_even(&b->vseg, b->P);
+}
+
+bool engine_graph_begin(Engine *e, GraphKey k)
+{
+    const Batch *b = k.phase == GRAPH_FORWARD ? e->forward.batch : e->backward.batch;
+    if (!e->graphs.be || e->dispatch.host_counts || communicates(e, (GraphPhase)k.phase)) return false;
+    if (k.phase == GRAPH_FORWARD || k.phase == GRAPH_BACKWARD) k.batch = b - e->batch, add_batch(&k, b);
+    return graph_cache_begin(&e->graphs, &k);
+}

@@ -1,0 +1,76 @@
+/* tests/test_graph_cache.c -- steps as graphs on the CPU (graphlab.h) against the same steps run eagerly: the
+ * same bits; and limits of the cache. */
+#include "graphsteps.h"
+#include "graphlab.h"
+
+#include <omp.h>
+
+static Device device;
+
+static void attach(Engine *e)      { graphlab_open(e, &device, SIZE_MAX); }
+static void attach_few(Engine *e)  { graphlab_open(e, &device, 3); }         /* a graph counts one byte */
+
+static void graphs_give_the_same_bits(void)
+{
+    for (int i = 0; i < GRAPH_CASES; i++) {
+        GraphRig r;
+        graph_rig_open(&r, &graph_cases[i], small_vl_moe);
+        EngineConf  c = graph_conf(&r, "cpu");
+        GraphResult want = graph_train(&r, &c, NULL), got = graph_train(&r, &c, attach);
+        graph_compare(r.of, &want, &got);
+        graph_rig_close(&r);
+    }
+}
+
+static void a_full_cache_runs_eagerly(void)
+{
+    GraphRig r;
+    graph_rig_open(&r, &graph_cases[0], small_vl_moe);
+    EngineConf  c = graph_conf(&r, "cpu");
+    GraphResult want = graph_train(&r, &c, NULL), got = graph_train(&r, &c, attach_few);
+    EXPECT(got.counts.captured == 3 && got.counts.eager > got.counts.launched && want.state == got.state,
+           "%d captured, %d eagerly", (int)got.counts.captured, (int)got.counts.eager);
+    graph_rig_close(&r);
+}
+
+static void refusals_name_the_cause(void)
+{
+    GraphRig   r;
+    EnginePlan p;
+    graph_rig_open(&r, &graph_cases[0], small_vl_moe);
+    EngineConf c = graph_conf(&r, "cpu");
+    c.graphs = true;
+    EXPECT_FAIL(engine_open(&r.e, &r.shape, &c, &r.s[0]), E_CONFIG, "device.backend=cuda");
+    c.store.offload_fraction = 0.5;
+    EXPECT_FAIL(engine_plan(&p, &r.shape, &c, &r.s[0]), E_CONFIG, "memory.optimizer_offload=0");
+    c.store.offload_fraction = 0, c.policy[L_ACT] = OFFLOAD;
+    EXPECT_FAIL(engine_plan(&p, &r.shape, &c, &r.s[0]), E_CONFIG, "memory.activation_offload=[]");
+    graph_rig_close(&r);
+}
+
+static void buckets_are_few(void)
+{
+    const struct { int64_t n, want; } rows[] = { { 0, 0 }, { 1, 64 }, { 64, 64 }, { 65, 128 }, { 1024, 1024 },
+                                                 { 1025, 1152 }, { 30000, 30720 }, { 32760, 32768 } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        EXPECT(bucket_rows(rows[i].n, 32768) == rows[i].want, "%d rows: %d", (int)rows[i].n,
+               (int)bucket_rows(rows[i].n, 32768));
+    EXPECT(bucket_rows(40, 50) == 50, "no more than there are");
+    Segments s = { .n = 5, .longest = 300, .pairs = 1, .causal = true }, t = bucket_segments(s, 4096, 100);
+    EXPECT(t.n == 8 && t.longest == 384, "%d of %d", (int)t.n, (int)t.longest);
+    t = bucket_segments(s, 310, 6);
+    EXPECT(t.n == 6 && t.longest == 310, "%d of %d", (int)t.n, (int)t.longest);
+    s = (Segments){ .n = 3, .longest = 100, .pairs = 3 * 5050, .causal = true };
+    t = bucket_segments(s, 300, 100);
+    EXPECT(segments_even(&s, 300) && t.n == 3 && t.longest == 100, "even segments stay");
+}
+
+int main(void)
+{
+    omp_set_num_threads(1);
+    RUN(graphs_give_the_same_bits);
+    RUN(a_full_cache_runs_eagerly);
+    RUN(refusals_name_the_cause);
+    RUN(buckets_are_few);
+    return lab_report();
+}
