@@ -175,8 +175,8 @@ static Status run_world(const DispatchBench *b, Comm *world)
                "rate of a copy of these rows;\nlaunches, calls and waits of the host a layer\n"
                "%7s %-9s %6s %8s %8s %8s %8s %8s %8s %9s %8s %8s %6s %6s\n", world->size,
                backend_pick("auto"), comm_name(world), (long long)b->K, (long long)b->E, (long long)b->D,
-               "tokens", "", "MiB", "route", "dispatch", "combine", "copy", "dispatch", "combine", "dispatch%",
-               "combine%", "launches", "calls", "waits");
+               "tokens", "", "MiB", "route", "dispatch", "combine", "copy", "dispatch", "combine",
+               "dispatch%", "combine%", "launches", "calls", "waits");
     bool gpu = strcmp(backend_pick("auto"), "cpu");
     for (int64_t T = b->T; T <= (gpu ? 8 : 1) * b->T; T *= 8)
         for (int i = 0; i < 2; i++) {
