@@ -273,7 +273,8 @@ static void run_adam(void *p)
 {
     Case *c = p;
     op_adamw(c->s->be, c->t[4], c->s->d == F32 ? (Tensor){ 0 } : c->t[0], c->t[1], c->t[2], c->t[3],
-             (Tensor){ 0 }, (AdamW){ 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0f, 3, NULL });
+             (Tensor){ 0 }, (AdamW){ .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f,
+                                     .step = 3 });
 }
 
 static void make_squares(Case *c)

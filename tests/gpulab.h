@@ -191,7 +191,12 @@ static inline LoraTerm     on_gpu_lora(LoraTerm t)
 static inline Factor   on_gpu_factor(Factor x)     { x.at = on_gpu_address(x.at); return x; }
 static inline float    on_gpu_float(float x)       { return x; }
 static inline int64_t  on_gpu_long(int64_t x)      { return x; }
-static inline AdamW    on_gpu_adamw(AdamW x)       { x.now = on_gpu_address(x.now); return x; }
+static inline AdamW    on_gpu_adamw(AdamW x)
+{
+    x.now = on_gpu_address(x.now), x.verdict = on_gpu_tensor(x.verdict);
+    return x;
+}
+static inline StepLimits on_gpu_limits(StepLimits x) { return x; }
 static inline const Addends *on_gpu_list(const Addends *s)
 {
     gpu_.list = *s;
@@ -201,7 +206,8 @@ static inline const Addends *on_gpu_list(const Addends *s)
 #define ON_GPU(x)                                                                                  \
     _Generic((x), Tensor: on_gpu_tensor, Segments: on_gpu_segments, AdamW: on_gpu_adamw,               \
              LoraTerm: on_gpu_lora, Factor: on_gpu_factor, Dropout: on_gpu_dropout,                    \
-             const Addends *: on_gpu_list, float: on_gpu_float, double: on_gpu_float, default: on_gpu_long)(x)
+             StepLimits: on_gpu_limits, const Addends *: on_gpu_list, float: on_gpu_float,             \
+             double: on_gpu_float, default: on_gpu_long)(x)
 
 static inline void say(const char *fmt, ...)
 {
@@ -247,12 +253,13 @@ static inline Factor any_factor(float value)
     *at = value;
     return num_below(2) ? factor_at(at) : factor(value);
 }
+static inline int say_limits(StepLimits h) { return say(" spike %g", h.spike), 0; }
 static inline int say_float(float x)    { return say(" %g", (double)x), 0; }
 static inline int say_long(int64_t x)   { return say(" %lld", (long long)x), 0; }
 #define SAY(x)                                                                                     \
     _Generic((x), Tensor: say_tensor, Segments: say_segments, AdamW: say_adamw, LoraTerm: say_lora,    \
              Dropout: say_dropout, Factor: say_factor, const Addends *: say_list,                      \
-             float: say_float, double: say_float,                                                      \
+             StepLimits: say_limits, float: say_float, double: say_float,                              \
              default: say_long)(x)
 
 #define MAP1(f, a)       f(a)

@@ -145,7 +145,7 @@ static inline Status step(const Case *c, Engine *e, int dp, int number, double *
     StepSums  sums;
     OptimConf o = { .adam = { 1e-3f, 0.9f, 0.95f, 1e-5f, 0.1f, 1.0f, number + 1 } };
     for (int i = 0; i < micro; i++) mine[i] = (Stream *)&c->stream[number % BATCHES][dp * micro + i];
-    TRY(pipeline_run(e, mine, micro, &sums, NULL, NULL));
+    TRY(pipeline_run(e, &(PipelineStep){ .micro = mine, .n = micro }, &sums));
     engine_compute_grad_norm(e);
     TRY(engine_read_grad_norm(e, norm));
     engine_apply_update(e, &o);

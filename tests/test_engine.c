@@ -85,7 +85,7 @@ static void allocates_nothing(const char *recompute, const char *offload, const 
     StepStats w = { .experts = &routing };
     for (int i = 0; i < 3; i++) {                            /* the first step warms OpenMP up */
         if (i == 1) before = allocations;
-        EXPECT_OK(pipeline_run(&e, micro, 2, &sums, &w, NULL));
+        EXPECT_OK(pipeline_run(&e, &(PipelineStep){ .micro = micro, .n = 2, .stats = &w }, &sums));
         engine_compute_grad_norm(&e);
         EXPECT_OK(engine_read_grad_norm(&e, &norm));
         engine_apply_update(&e, &o);

@@ -264,7 +264,7 @@ static void expect_planned(const Case *c, int rank)
     conf.backend = "meta", conf.ranks = ranks_of(c, world, &place);
     EXPECT_OK(engine_open(&e, &c->shape, &conf, &full));
     e.yielder.yield = count_turn, turns = 0;
-    EXPECT_OK(pipeline_run(&e, micro, conf.ranks.micro, &sums, NULL, NULL));
+    EXPECT_OK(pipeline_run(&e, &(PipelineStep){ .micro = micro, .n = conf.ranks.micro }, &sums));
     EXPECT(turns > 0 || e.pipe.warmup == e.pipe.actions / 2, "no micro-batches overlapped");
     for (int i = 0; i < e.pipe.slots; i++) {
         const Arena *a = i ? &e.slot_act[i - 1] : &e.arena[A_ACT];

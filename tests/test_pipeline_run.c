@@ -28,7 +28,7 @@ static StepSums run(float **out, size_t *n, AuxForm form, bool over_step, float 
     engine_publish_weights(&e);
     for (int twice = 0; twice < 2; twice++) {                /* a step begins afresh */
         if (!twice) sums.ce = -1;
-        EXPECT_OK(pipeline_run(&e, micro, cuts, &sums, NULL, NULL));
+        EXPECT_OK(pipeline_run(&e, &(PipelineStep){ .micro = micro, .n = cuts }, &sums));
     }
     *n = e.arena[A_GRAD].used / 4;
     *out = malloc(*n * 4);
@@ -115,7 +115,7 @@ static void global_counts_the_step_so_far(void)
         }
     }
     StepSums sums;
-    EXPECT_OK(pipeline_run(&e, micro, 2, &sums, NULL, NULL));
+    EXPECT_OK(pipeline_run(&e, &(PipelineStep){ .micro = micro, .n = 2 }, &sums));
     EXPECT(fabs(sums.aux - want) < 1e-5 * want, "%.9g, want %.9g", sums.aux, want);
     engine_close(&e);
     stream_close(&s[0]), stream_close(&s[1]);

@@ -39,8 +39,8 @@ static int hand_step(Hand *h, const float *lr, double a, double second, double b
 {
     const double all[] = { -1, 0, a, second, b, merger };
     EXPECT(h->s.n == 5, "%d tensors", h->s.n);
-    memcpy(h->s.square, all, sizeof all);
-    return zero_grad_count_step(&h->s, &h->mesh, lr);
+    zero_grad_expect(&h->s, 1);
+    return zero_grad_count_step(&h->s, &h->mesh, 1, all, lr);
 }
 
 static void counts(void)
@@ -161,9 +161,10 @@ static void rank_main(Peer *p)
     if (zero_grad_open(&s, &e.model, 3)) note("%s", status_text());
     for (int i = 0; i < 3; i++) {
         if (step(&the_case, &e, place.at[AX_DP], i, &loss, &norm)) note("%s", status_text());
-        if (engine_read_grad_squares(&e, s.square)) note("%s", status_text());
-        if (fabs(sqrt(s.square[0]) - norm) > 1e-12 * norm) note("norm %g, %g", sqrt(s.square[0]), norm);
-        found = zero_grad_count_step(&s, &e.mesh, some);
+        double *squares = e.results.device.sumsq.data;       /* in host memory */
+        if (fabs(sqrt(squares[0]) - norm) > 1e-12 * norm) note("norm %g, %g", sqrt(squares[0]), norm);
+        zero_grad_expect(&s, 0);
+        found = zero_grad_count_step(&s, &e.mesh, 0, squares, some);
     }
     for (int i = 0; i < s.n; i++) {
         const Param *q = s.tensor[i].p;

@@ -6,7 +6,7 @@
  * matrix work (norms, activations), which no utilisation figure counts. The ledger can also keep the time
  * each part takes: code that begins a part calls ledger_enter. Where ops are done when they return, the
  * host's clock measures the part; an asynchronous backend records an event at the border (tick) and adds up
- * seconds at the next sync. */
+ * seconds at the next sync, or hands them out with the results of a step (backend_wait_post). */
 #ifndef BASE_LEDGER_H
 #define BASE_LEDGER_H
 
@@ -75,7 +75,7 @@ struct Ledger {
     int64_t   chunked_layers;         /* forwards of expert layers in token chunks, for lack of rows */
     double    seconds[PART_N];        /* spent in each part while the clock ran */
     double    since;                  /* the time of the last border; 0: the clock is stopped */
-    void    (*tick)(void *self, Part ended);
+    void    (*tick)(void *self, Part ended);    /* PART_N: the clock starts */
     void     *self;
     CostListener *meter;              /* NULL: none */
 };
@@ -91,7 +91,7 @@ static inline void ledger_clock(Ledger *l) /* charges the time since the last bo
 static inline void ledger_start(Ledger *l)
 {
     l->since = clock_now();
-    if (l->tick) l->tick(l->self, l->part);
+    if (l->tick) l->tick(l->self, PART_N);
 }
 static inline void ledger_stop(Ledger *l)  { ledger_clock(l), l->since = 0; }
 

@@ -38,29 +38,58 @@ static Status data_open(Loader *l)
     return index_open(&l->index, l->data.samples);
 }
 
-/* Pixels are the largest part of a stream; page-locked they are copied to the device faster. */
-static void pin_pixels(const Loader *l, const Stream *s, bool on)
+/* Page-locked arrays are copied to a device while the host goes on. Short ones are copied aside at once, and
+ * may share a page with others. */
+static void pin_array(const Loader *l, void *p, int64_t bytes, bool on)
 {
-    int64_t bytes = s->budget.patches * s->shape.patch_dim;
-    if (l->conf.pin && s->pixels && bytes) l->conf.pin(s->pixels, (size_t)bytes, on);
+    enum { LEAST = 64 << 10 };
+    if (l->conf.pin && p && bytes >= LEAST) l->conf.pin(p, (size_t)bytes, on);
+}
+
+static void pin_stream(const Loader *l, const Stream *s, bool on)
+{
+    const Budget *b = &s->budget;
+    pin_array(l, s->ids, 4 * b->tokens, on);
+    pin_array(l, s->pos, 3 * 4 * b->tokens, on);
+    pin_array(l, s->group, 4 * b->tokens, on);
+    pin_array(l, s->sup_row, 4 * b->supervised, on);
+    pin_array(l, s->sup_label, 4 * b->supervised, on);
+    pin_array(l, s->pixels, b->patches * s->shape.patch_dim, on);
+    pin_array(l, s->cell, 4 * 4 * b->patches, on);
+    pin_array(l, s->vpos, 2 * 4 * b->patches, on);
+}
+
+static Status step_open(Loader *l, PendingStep *s)
+{
+    const LoaderConf *c = &l->conf;
+    size_t micro = (size_t)c->micro;
+    s->slot    = calloc(micro, sizeof *s->slot);
+    s->out     = calloc(micro, sizeof *s->out);
+    s->out_doc = calloc(micro, sizeof *s->out_doc);
+    if (!s->slot || !s->out || !s->out_doc) return fail(E_FIT, "no memory for %d micro-batches", c->micro);
+    for (int k = 0; k < c->micro; k++) {
+        TRY(stream_open(&s->slot[k].stream, &c->shape, &c->budget));
+        pin_stream(l, &s->slot[k].stream, true);
+    }
+    return OK;
+}
+
+static void step_close(Loader *l, PendingStep *s)
+{
+    step_clear(l, s);
+    for (int k = 0; s->slot && k < l->conf.micro; k++) {
+        pin_stream(l, &s->slot[k].stream, false);
+        slot_close(&s->slot[k]);
+    }
+    free(s->slot), free(s->out), free(s->out_doc);
 }
 
 static Status streams_open(Loader *l)
 {
     const LoaderConf *c = &l->conf;
-    size_t micro = (size_t)c->micro;
-    l->bins    = calloc((size_t)c->ranks * micro, sizeof *l->bins);
-    l->out     = calloc(micro, sizeof *l->out);
-    l->out_doc = calloc(micro, sizeof *l->out_doc);
-    if (!l->bins || !l->out || !l->out_doc) return fail(E_FIT, "no memory for %d micro-batches", c->micro);
-    for (int i = 0; i < STEPS; i++) {
-        l->step[i].slot = calloc(micro, sizeof *l->step[i].slot);
-        if (!l->step[i].slot) return fail(E_FIT, "no memory for %d micro-batches", c->micro);
-        for (int k = 0; k < c->micro; k++) {
-            TRY(stream_open(&l->step[i].slot[k].stream, &c->shape, &c->budget));
-            pin_pixels(l, &l->step[i].slot[k].stream, true);
-        }
-    }
+    l->bins = calloc((size_t)c->ranks * (size_t)c->micro, sizeof *l->bins);
+    if (!l->bins) return fail(E_FIT, "no memory for %d micro-batches", c->micro);
+    for (int i = 0; i < STEPS; i++) TRY(step_open(l, &l->step[i]));
     return OK;
 }
 
@@ -145,14 +174,7 @@ void loader_close(Loader *l)
 {
     if (!l) return;
     workers_close(l);
-    for (int i = 0; i < STEPS; i++) {
-        step_clear(l, &l->step[i]);
-        for (int k = 0; l->step[i].slot && k < l->conf.micro; k++) {
-            pin_pixels(l, &l->step[i].slot[k].stream, false);
-            slot_close(&l->step[i].slot[k]);
-        }
-        free(l->step[i].slot);
-    }
+    for (int i = 0; i < STEPS; i++) step_close(l, &l->step[i]);
     step_packer_close(&l->packer);
     loader_pack_clear(l);
     sample_cache_close(&l->cache);
@@ -162,7 +184,7 @@ void loader_close(Loader *l)
     pthread_mutex_destroy(&l->lock);
     pthread_cond_destroy(&l->work);
     pthread_cond_destroy(&l->ready);
-    free(l->bins), free(l->out), free(l->out_doc), free(l->text);
+    free(l->bins), free(l->text);
     free(l);
 }
 
@@ -234,14 +256,14 @@ static Status bad_samples(Loader *l, const PendingStep *s)
 static void describe_step(Loader *l, const PendingStep *s, LoaderStep *out)
 {
     for (int k = 0; k < l->conf.micro; k++) {
-        Stream *m = l->out[k] = &s->slot[k].stream;
-        l->out_doc[k]    = s->slot[k].from;
+        Stream *m = s->out[k] = &s->slot[k].stream;
+        s->out_doc[k]    = s->slot[k].from;
         out->tokens     += m->tokens;
         out->supervised += m->supervised;
         out->patches    += m->patches;
         out->samples    += m->docs;
     }
-    out->micro = l->out, out->doc = l->out_doc;
+    out->micro = s->out, out->doc = s->out_doc;
     out->epoch = s->passes;
 }
 
@@ -256,10 +278,7 @@ static Status wait_for_step(Loader *l, const PendingStep *s, double *waited)
     double   start = clock_now();
     uint64_t seen = 0;
     pthread_mutex_lock(&l->lock);
-    if (l->holding) {
-        step_clear(l, &l->step[(l->handed - 1) % STEPS]);
-        l->holding = false;
-    }
+    if (l->held == HELD) step_clear(l, &l->step[(l->handed - l->held--) % STEPS]);
     loader_pack_ahead(l);
     while (!l->status && !(l->packed > l->handed && step_is_ready(l, s)))
         activity_wait(&l->ready, &l->lock, &l->activity, &seen);
@@ -285,7 +304,7 @@ Status loader_next(Loader *l, LoaderStep *out)
     pthread_mutex_lock(&l->lock);
     json_decref(l->now);
     l->now = json_incref(s->after);
-    l->handed++, l->holding = true;
+    l->handed++, l->held++;
     pthread_mutex_unlock(&l->lock);
     return describe_step(l, s, out), OK;
 }
@@ -323,7 +342,7 @@ Status loader_rewind(Loader *l)
     json_decref(l->now);
     l->now = NULL;
     l->handed = l->packed = l->bad_pass = l->bad_epoch = 0;
-    l->holding = l->pause = false, l->rewound = true;
+    l->held = 0, l->pause = false, l->rewound = true;
     Status st = first_failure(l);
     if (!st) st = restore(l, NULL);
     if (!st) loader_pack_ahead(l);

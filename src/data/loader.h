@@ -61,7 +61,8 @@ typedef struct Loader Loader;
 MUST Status loader_open(Loader **l, const LoaderConf *conf, const Json *state);
 void        loader_close(Loader *l);                                /* NULL is fine */
 
-/* The next step's micro-batches; the previous ones are free for refilling from here on. */
+/* The next step's micro-batches. Those of the step before stay as they are until the next call: a device may
+ * still read them. */
 MUST Status loader_next(Loader *l, LoaderStep *out);
 const Stream *loader_peek(Loader *l, bool wait);  /* first stream of the next step; NULL: not ready */
 MUST Status loader_state(Loader *l, Json **out);                    /* after the step handed out last */

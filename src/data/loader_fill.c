@@ -36,7 +36,7 @@ void step_clear(Loader *l, PendingStep *s)
     for (int64_t i = 0; i < s->bads; i++) free(s->bad[i].text);
     free(s->bad), free(s->text);
     json_decref(s->after);
-    *s = (PendingStep){ .slot = slot };
+    *s = (PendingStep){ .slot = slot, .out = s->out, .out_doc = s->out_doc };
 }
 
 bool step_is_ready(const Loader *l, const PendingStep *s)

@@ -52,6 +52,8 @@ typedef enum { STEP_FREE, STEP_FILLING, STEP_END } StepState;
 typedef struct PendingStep {
     StepState   state;
     LoaderSlot *slot;                     /* conf.micro of them */
+    Stream    **out;                      /* their streams and documents, as they are handed out */
+    const LoaderDoc **out_doc;
     int64_t     epoch;
     double      passes;                   /* passes done after this step, with a fraction */
     Json       *after;                    /* the step packer's state after this step */
@@ -75,7 +77,8 @@ typedef struct PendingSample {
 
 enum {
     AHEAD = 128,                          /* samples measured ahead of the step packer */
-    STEPS = 2,                            /* pending steps */
+    STEPS = 3,                            /* pending steps: one is filled, HELD are handed out */
+    HELD = 2,
     CACHE_ROWS = 2048,                    /* of the sample cache */
     CACHE_BYTES = 64 << 20
 };
@@ -103,10 +106,9 @@ struct Loader {
     ThreadPoolJob         job;                  /* the workers: one long call each */
     SampleScratch  *scratch;              /* one for each worker */
     int             workers, busy;
-    bool            stop, pause, holding; /* holding: the caller uses the step before `handed` */
+    bool            stop, pause;
+    int             held;                 /* the caller uses so many steps before `handed` */
 
-    Stream        **out;                  /* the streams of the step handed out */
-    const LoaderDoc **out_doc;
     Json           *now;                  /* the step packer's state after that step */
     int64_t         skipped, bad_pass, bad_epoch, warned;
     bool            rewound;              /* bad samples have been listed by the first pass */

@@ -130,9 +130,28 @@ static void view_slot(Engine *e, int chunk, int slot, const LossScales *m, Tenso
     shard_marks_restore(&e->shard, g->marks);
 }
 
-static GraphKey forward_key(const LossScales *m)
+static GraphKey forward_key(const Engine *e, const LossScales *m)
 {
-    return (GraphKey){ .phase = GRAPH_FORWARD, .carry = m->carry > 0, .dropout = m->dropout_seed != 0 };
+    return (GraphKey){ .phase = GRAPH_FORWARD, .carry = m->carry > 0, .dropout = m->dropout_seed != 0,
+                       .counting = e->count_experts, .row_loss = (intptr_t)e->row_loss.data };
+}
+
+/* Adds the choices of the routers to the results of the step. Tokens behind the last document are in no
+ * group. */
+static void count_experts(Engine *e, int chunk, int slot)
+{
+    const Chunk *c = &e->model.chunk[chunk];
+    const Batch *b = e->forward.batch;
+    for (int64_t l = 0, i = 0; l < c->to; l++) {
+        if (!shape_is_sparse(&e->model.shape.text, l)) continue;
+        int64_t at = i++;
+        if (l < c->from) continue;
+        Tensor idx = ((const MoeAct *)e->act[slot].layer[l].ffn)->idx, all = { 0 };
+        op_count_experts(&e->be, step_results_counts(&e->results.device, at, COUNT_ALL), idx, b->group, all);
+        if (b->media)
+            op_count_experts(&e->be, step_results_counts(&e->results.device, at, COUNT_VISUAL), idx, b->group,
+                             b->visual_row);
+    }
 }
 
 void engine_run_forward(Engine *e, PassMode mode, int batch, int chunk, int slot, const LossScales *m,
@@ -140,11 +159,12 @@ void engine_run_forward(Engine *e, PassMode mode, int batch, int chunk, int slot
 {
     e->forward = begin_pass(e, mode, batch, slot, &e->arena[A_SCRATCH]);
     put_scalars(e, m);
-    if (mode == FORWARD && engine_graph_begin(e, forward_key(m))) {
+    if (mode == FORWARD && engine_graph_begin(e, forward_key(e, m))) {
         view_slot(e, chunk, slot, m, in);
         return;
     }
     run_forward(e, chunk, slot, m, in);
+    if (mode == FORWARD && e->count_experts) count_experts(e, chunk, slot);
     graph_cache_end(&e->graphs);
 }
 
@@ -221,6 +241,7 @@ void engine_begin_step(Engine *e, int micro)
     if (e->graphs.be) shard_marks_clear(&e->shard, micro);
     if (engine_graph_begin(e, (GraphKey){ .phase = GRAPH_BEGIN, .micros = micro })) return;
     shard_begin_step(&e->shard, micro);
+    step_results_begin(&e->results, &e->be);
     graph_cache_end(&e->graphs);
 }
 
@@ -228,8 +249,16 @@ void engine_compute_grad_norm(Engine *e)
 {
     if (engine_graph_begin(e, (GraphKey){ .phase = GRAPH_NORM })) return;
     shard_finish_grads(&e->shard);
-    optim_grad_norm(&e->model, &e->be, e->sumsq, e->squares);
+    optim_grad_norm(&e->model, &e->be, e->results.device.sumsq, e->results.device.squares);
     graph_cache_end(&e->graphs);
+}
+
+void engine_decide_update(Engine *e, double spike, bool supervised)
+{
+    const ResultBlock *r = &e->results.device;
+    StepLimits l = { .aux_coeff = (double)e->conf.aux_coeff, .z_coeff = (double)e->conf.z_coeff,
+                     .spike = spike, .supervised = supervised };
+    op_step_verdict(&e->be, r->guard, r->sums, r->sumsq, l);
 }
 
 static GraphKey update_key(const OptimConf *c)
@@ -237,7 +266,7 @@ static GraphKey update_key(const OptimConf *c)
     const AdamW *h = &c->adam;
     return (GraphKey){ .phase = GRAPH_UPDATE, .beta1 = (double)h->beta1, .beta2 = (double)h->beta2,
                        .eps = (double)h->eps, .decay = (double)h->decay, .max_norm = (double)h->max_norm,
-                       .decay_all = c->decay_all };
+                       .decay_all = c->decay_all, .verdict = t_has(h->verdict) };
 }
 
 void engine_apply_update(Engine *e, const OptimConf *conf)
@@ -251,7 +280,7 @@ void engine_apply_update(Engine *e, const OptimConf *conf)
     backend_put(&e->be, (void *)e->adam_step, now, sizeof now);
     c.now = e->adam_step;
     if (engine_graph_begin(e, update_key(conf))) return;
-    optim_step(&e->be, e->sumsq, &c, &e->shard);
+    optim_step(&e->be, e->results.device.sumsq, &c, &e->shard);
     graph_cache_end(&e->graphs);
 }
 
@@ -274,24 +303,25 @@ void engine_compute_logits(Engine *e, Tensor y, int64_t from)
     arena_reset(&e->arena[A_SCRATCH], mark);
 }
 
-Status engine_read_slot_losses(Engine *e, int slot, Losses *l)
+void engine_add_slot_losses(Engine *e, int slot, const LossScales *m, bool aux)
 {
     const ModelAct *a = &e->act[slot];
-    double ce = 0;
-    float out[3] = { 0 };
-    backend_fetch(&e->be, &ce, a->loss);
-    if (t_has(a->aux.out)) backend_fetch(&e->be, out, a->aux.out);
-    TRY(backend_sync(&e->be));
-    *l = (Losses){ .ce = ce, .aux = out[0], .z = out[1] };
-    l->total = ce + (double)e->conf.aux_coeff * out[0] + (double)e->conf.z_coeff * out[1];
-    return OK;
+    op_add_losses(&e->be, e->results.device.sums, a->loss, aux ? a->aux.out : (Tensor){ 0 },
+                  factor(m->aux), factor(m->z));
 }
 
 Status engine_read_losses(Engine *e, Losses *l)
 {
+    const ModelAct *a = &e->act[0];
+    double ce = 0;
+    float out[3] = { 0 };
     TRY(engine_wait_for_peers(e));
-    TRY(engine_read_slot_losses(e, 0, l));
-    return engine_finish_eval(e);
+    backend_fetch(&e->be, &ce, a->loss);
+    if (t_has(a->aux.out)) backend_fetch(&e->be, out, a->aux.out);
+    TRY(engine_finish_eval(e));
+    *l = (Losses){ .ce = ce, .aux = out[0], .z = out[1] };
+    l->total = ce + (double)e->conf.aux_coeff * out[0] + (double)e->conf.z_coeff * out[1];
+    return OK;
 }
 
 Status engine_wait_for_peers(Engine *e)
@@ -316,14 +346,7 @@ Status engine_finish_eval(Engine *e)
 Status engine_read_grad_norm(Engine *e, double *norm)
 {
     double s = 0;
-    backend_fetch(&e->be, &s, e->sumsq);
+    backend_fetch(&e->be, &s, e->results.device.sumsq);
     *norm = sqrt(s);
-    return backend_sync(&e->be);
-}
-
-Status engine_read_grad_squares(Engine *e, double *squares)
-{
-    int64_t n = 1 + t_count(e->squares);
-    backend_fetch(&e->be, squares, t_wrap(e->sumsq.data, F64, 1, &n));
     return backend_sync(&e->be);
 }

@@ -13,6 +13,7 @@
 #include "engine/flops.h"
 #include "engine/graph_cache.h"
 #include "engine/optim.h"
+#include "engine/step_results.h"
 
 /* Documents at once, and tokens that each may grow by; 0: no decoding. */
 typedef struct DecodeCapacity { int64_t docs, tokens; } DecodeCapacity;
@@ -56,7 +57,7 @@ typedef struct EngineConf {
     bool        deterministic;           /* equal runs give equal bits, see Backend */
     bool        graphs;                  /* phases of a step run as graphs, see graph_cache.h */
     int         reserved_sms;            /* see Backend */
-    bool        per_row_loss;            /* fill Engine.row_loss */
+    bool        per_row_loss;            /* fill ResultBlock.row_loss */
     bool        evaluate;                /* engine_evaluate will be called on a training engine */
     DecodeCapacity decode;               /* for engine/decode.h */
     OptimStore  store;
@@ -119,12 +120,14 @@ typedef struct Engine {
     Tensor     send_grad;                /* a gradient for the stage before */
     Env        env;
     Pass       forward, backward;        /* the pass begun last in each direction */
-    Tensor     row_loss;                 /* (supervised, 1); absent unless conf.per_row_loss */
+    Tensor     row_loss;                 /* (supervised, 1) of results; absent unless conf.per_row_loss */
     Coroutine  coroutine;
     Yielder    yielder;
     int64_t   *counts;                   /* MICRO_COUNTS of all dp ranks, then of this one: pipeline_run.c */
-    Tensor     sumsq, squares;           /* (1) and after it (params_tensors), F64: see optim_grad_norm */
     const AdamStep *adam_step;           /* (GROUP_N), on the device: of the update at hand */
+    StepResults results;
+    bool       count_experts;            /* forwards add the choices of the routers to the results */
+    double     waited;                   /* seconds that the host waited for the device in pipeline_run */
     Tensor     step_counts;              /* (L, 1, E): expert counts of the step, with conf.aux_over_step */
     GraphCache graphs;                   /* not open: every phase runs eagerly */
     SlotView   view[MAX_SLOTS];
@@ -160,7 +163,8 @@ MUST Status engine_warm_up(Engine *e, const Stream *stream);
 
 static inline Batch *engine_batch(Engine *e) { return &e->batch[e->at]; }       /* uploaded last */
 
-/* Before the first forward of a step, which has `micro` micro-batches: gradients start unset. */
+/* Before the first forward of a step, which has `micro` micro-batches: gradients start unset, results at
+ * zero. */
 void        engine_begin_step(Engine *e, int micro);
 void        engine_upload(Engine *e, const Stream *s);
 void        engine_prefetch(Engine *e, const Stream *s);         /* uploads s meanwhile; s may be NULL */
@@ -177,13 +181,17 @@ void        engine_run_backward(Engine *e, int batch, int chunk, int slot, Tenso
 Tensor      engine_gradient(Engine *e, int chunk, int slot);     /* for the chunk before; in e->send_grad */
 /* Receive buffer of direction `way`, cut to the rows that cross the boundary before `layer`. */
 Tensor      engine_recv_buffer(const Engine *e, int way, int buffer, int64_t layer);
-MUST Status engine_read_slot_losses(Engine *e, int slot, Losses *l);
+/* Adds the losses of a slot's forward to the results of the step. aux: those of its routers too. */
+void        engine_add_slot_losses(Engine *e, int slot, const LossScales *m, bool aux);
 
 void        engine_forward(Engine *e, float scale);              /* in training keeps what backward reads */
 void        engine_forward_micro(Engine *e, const LossScales *m);        /* one of several of a step */
 void        engine_backward(Engine *e);
 void        engine_evaluate(Engine *e, float scale);            /* a forward that keeps only the losses */
 void        engine_compute_grad_norm(Engine *e);
+/* The verdict on the step by its losses on this rank, its norm and the highest loss so far, for
+ * conf.adam.verdict of the update. */
+void        engine_decide_update(Engine *e, double spike, bool supervised);
 void        engine_apply_update(Engine *e, const OptimConf *conf);       /* clip by that norm, AdamW */
 void        engine_update(Engine *e, const OptimConf *conf);             /* norm, then update */
 void        engine_compute_logits(Engine *e, Tensor y, int64_t from);    /* after a forward */
@@ -194,7 +202,5 @@ MUST Status engine_wait_for_peers(Engine *e);
  * kernels failed, is an error. */
 MUST Status engine_finish_eval(Engine *e);
 MUST Status engine_read_grad_norm(Engine *e, double *norm);
-/* squares[0]: sum of squares of all gradients; squares[1 + i]: this rank's part of tensor i. */
-MUST Status engine_read_grad_squares(Engine *e, double *squares);
 
 #endif

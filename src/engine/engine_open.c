@@ -143,6 +143,20 @@ static Status bind_dispatch(Engine *e)
                          &(DispatchArenas){ &e->arena[A_BATCH], &e->arena[A_HOST], list, n });
 }
 
+static int micros_of(const Ranks *r) { return r->micro > 0 ? r->micro : 1; }
+
+static Status open_results(Engine *e)
+{
+    const TextShape *t = &e->model.shape.text;
+    StepResultsConf conf = { .tensors = params_tensors(&e->model.params),
+                             .layers  = e->conf.train ? shape_sparse_layers(t) : 0, .experts = t->E,
+                             .micros  = micros_of(&e->conf.ranks),
+                             .rows    = e->conf.per_row_loss ? e->conf.budget.supervised : 0 };
+    TRY(step_results_open(&e->results, &e->be, &e->arena[A_OPTIM], &conf));
+    if (conf.rows) e->row_loss = step_results_row_loss(&e->results, &e->results.device, 0);
+    return OK;
+}
+
 /* Places parameters, batches and constants in the arenas. */
 static Status lay_out(Engine *e)
 {
@@ -152,10 +166,8 @@ static Status lay_out(Engine *e)
                &e->arena[A_HOST]);
     model_tables(&e->model, &e->arena[A_PARAM]);
     model_constants(&e->model, &e->be);
-    int64_t tensors = params_tensors(&e->model.params);
-    Tensor  squares = t1(&e->arena[A_OPTIM], "norm", F64, 1 + tensors);
+    TRY(open_results(e));
     e->adam_step = t1(&e->arena[A_OPTIM], "norm", U8, GROUP_N * sizeof *e->adam_step).data;
-    e->sumsq = t_rows(squares, 0, 1), e->squares = t_rows(squares, 1, tensors);
     if (e->conf.aux_over_step && sparse)
         e->step_counts = t3(&e->arena[A_OPTIM], "router", F32, sparse, 1, e->model.shape.text.E);
     e->model.head.chunk = head_chunk_rows(e->model.head.V, traits.logits);
@@ -167,8 +179,6 @@ static Status lay_out(Engine *e)
                     .logits_dtype = traits.logits_in_act_dtype ? e->conf.dtype : F32 };
     e->yielder = (Yielder){ coroutine_yield, &e->coroutine };
     TRY(open_link_buffers(e));
-    if (e->conf.per_row_loss)
-        e->row_loss = t2(&e->arena[A_BATCH], "labels", F32, e->conf.budget.supervised, 1);
     return bind_dispatch(e);
 }
 
@@ -231,8 +241,6 @@ static Status open_model(Engine *e, const ModelShape *s)
                         e->mesh.layout.vpp));
     return work_open(&e->work, s, frozen, &e->conf.lora);
 }
-
-static int micros_of(const Ranks *r) { return r->micro > 0 ? r->micro : 1; }
 
 static Status open_pipe(Engine *e, bool slots_by_chunk)
 {
@@ -358,6 +366,7 @@ void engine_close(Engine *e)
     for (int i = 0; e->slot_act && i < e->pipe.slots - 1; i++) backend_arena_close(&e->be, &e->slot_act[i]);
     if (e->overlap_scratch.base) backend_arena_close(&e->be, &e->overlap_scratch);
     engine_offload_close(e);
+    if (e->be.device) step_results_close(&e->results, &e->be);
     for (int i = 0; e->act && i < e->pipe.slots; i++) model_act_close(&e->act[i]);
     for (int i = 0; e->batch && i < e->batches; i++) batch_close(&e->batch[i]);
     free(e->slot_act), free(e->act), free(e->counts), free(e->batch), free(e->recv[0]), free(e->recv[1]);

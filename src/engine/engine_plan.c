@@ -83,14 +83,21 @@ static void run_micro_batch(Engine *e, const Stream *stream, Peak *peak)
     if (e->conf.logits) engine_compute_logits(e, (Tensor){ 0 }, 0);
 }
 
-/* The second and last micro-batch of a step, and the update. */
+/* The second and last micro-batch of a step, with its results, and the update. The first chunk is in slot
+ * 0. */
 static void run_step_end(Engine *e)
 {
-    const OptimConf o = { .adam = { .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1.0f, .step = 1 } };
+    const OptimConf  o = { .adam = { .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1.0f, .step = 1 } };
+    const LossScales m = { .aux = 1, .z = 1 };
     if (!e->conf.train) return;
+    e->count_experts = true;
     run_chunks(e, NULL, true);
+    e->count_experts = false;
     ledger_phase(&e->be.ledger, COST_UPDATE, 0, true);
-    engine_update(e, &o);
+    engine_add_slot_losses(e, 0, &m, true);
+    engine_compute_grad_norm(e);
+    engine_decide_update(e, 1, true);
+    engine_apply_update(e, &o);
     ledger_phase(&e->be.ledger, COST_GATHER, 0, true);
     shard_wait_weights(&e->shard);
 }

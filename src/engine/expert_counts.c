@@ -7,16 +7,13 @@
 Status expert_counts_open(ExpertCounts *r, const Engine *e)
 {
     const TextShape *t = &e->model.shape.text;
-    *r = (ExpertCounts){ .layers = shape_sparse_layers(t), .experts = t->E, .top_k = t->K };
+    *r = (ExpertCounts){ .layers = shape_sparse_layers(t), .experts = t->E };
     if (!r->layers) return OK;
     int64_t n = r->layers * r->experts;
-    r->text   = calloc((size_t)(6 * n), sizeof *r->text);
+    r->text   = calloc((size_t)(4 * n), sizeof *r->text);
     r->visual = r->text + n, r->past_text = r->visual + n, r->past_visual = r->past_text + n;
-    r->marked = r->past_visual + n;
     r->layer  = calloc((size_t)r->layers, sizeof *r->layer);
-    r->chosen  = malloc((size_t)(e->conf.budget.tokens * r->top_k) * sizeof *r->chosen);
-    r->kind   = malloc((size_t)e->conf.budget.tokens);
-    if (!r->text || !r->layer || !r->chosen || !r->kind) {
+    if (!r->text || !r->layer) {
         expert_counts_close(r);
         return fail(E_FIT, "no host memory to count the choices of %lld routers", (long long)t->L);
     }
@@ -27,7 +24,7 @@ Status expert_counts_open(ExpertCounts *r, const Engine *e)
 
 void expert_counts_close(ExpertCounts *r)
 {
-    free(r->text), free(r->layer), free(r->chosen), free(r->kind);
+    free(r->text), free(r->layer);
     *r = (ExpertCounts){ 0 };
 }
 
@@ -42,14 +39,6 @@ void expert_counts_reset(ExpertCounts *r)
     if (r->layers) memset(r->text, 0, (size_t)(4 * r->layers * r->experts) * sizeof *r->text);
 }
 
-static void copy_counts(const ExpertCounts *r, double *to, const double *from)
-{
-    if (r->layers) memcpy(to, from, (size_t)(2 * r->layers * r->experts) * sizeof *to);
-}
-
-void expert_counts_mark(ExpertCounts *r)   { copy_counts(r, r->marked, r->text); }
-void expert_counts_rewind(ExpertCounts *r) { copy_counts(r, r->text, r->marked); }
-
 double expert_counts_imbalance(const ExpertCounts *r, int64_t layer)
 {
     double most = 0, sum = 0;
@@ -61,34 +50,15 @@ double expert_counts_imbalance(const ExpertCounts *r, int64_t layer)
     return sum > 0 ? most * (double)r->experts / sum : 0;
 }
 
-static void mark_kinds(ExpertCounts *r, const Stream *s)
+void expert_counts_add(ExpertCounts *r, const ResultBlock *b)
 {
-    memset(r->kind, 0, (size_t)s->budget.tokens);
-    memset(r->kind, 1, (size_t)s->tokens);
-    for (int64_t i = 0; i < s->visual; i++) r->kind[s->visual_row[i]] = 2;
-}
-
-/* One layer's choices for the rows of the stream that this rank has. */
-static void count_layer(ExpertCounts *r, double *text, double *visual, Spans rows, int64_t tokens)
-{
-    int64_t at = 0;
-    for (int i = 0; i < rows.n; i++)
-        for (int64_t t = rows.span[i].at; t < rows.span[i].at + rows.span[i].n; t++, at++) {
-            double *row = r->kind[t] == 2 ? visual : text;
-            for (int64_t k = 0; k < r->top_k && t < tokens; k++) row[r->chosen[at * r->top_k + k]] += 1;
+    for (int64_t l = 0; l < r->layers; l++) {
+        const int32_t *all = step_results_counts(b, l, COUNT_ALL).data;
+        const int32_t *visual = step_results_counts(b, l, COUNT_VISUAL).data;
+        for (int64_t e = 0; e < r->experts; e++) {
+            r->visual[l * r->experts + e] += visual[e];
+            r->text[l * r->experts + e]   += all[e] - visual[e];
         }
-}
-
-void expert_counts_add(ExpertCounts *r, Engine *e, const Stream *s, const PipeAction *a)
-{
-    const Chunk *c = &e->model.chunk[a->chunk];
-    Spans rows = batch_rows(&e->mesh, s->budget.tokens, true);
-    mark_kinds(r, s);
-    for (int64_t i = 0; i < r->layers; i++) {
-        if (r->layer[i] < c->from || r->layer[i] >= c->to) continue;
-        backend_fetch(&e->be, r->chosen, ((const MoeAct *)e->act[a->slot].layer[r->layer[i]].ffn)->idx);
-        if (e->be.sticky) return;                            /* the copy failed: there is nothing to count */
-        count_layer(r, r->text + i * r->experts, r->visual + i * r->experts, rows, s->tokens);
     }
 }
 

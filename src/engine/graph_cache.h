@@ -24,7 +24,8 @@ typedef struct GraphKey {
     int64_t supervised, docs, longest, even;             /* rows of the head; segments of the text */
     int64_t slices, vlongest, veven, media;              /* of the pictures */
     int64_t carry, dropout;              /* LossScales.carry; whether there is dropout */
-    double  beta1, beta2, eps, decay, max_norm, decay_all;      /* GRAPH_UPDATE */
+    int64_t counting, row_loss;          /* whether experts are counted; address of the losses of rows */
+    double  beta1, beta2, eps, decay, max_norm, decay_all, verdict;      /* GRAPH_UPDATE */
 } GraphKey;
 
 typedef struct CapturedGraph {

@@ -2,7 +2,10 @@
 #include "engine/pipeline_run.h"
 
 #include "base/activity.h"
+#include "base/clock.h"
 #include "base/rng.h"
+
+#include <string.h>
 
 /* Counts of a micro-batch that data-parallel ranks exchange before a step. */
 typedef struct MicroCount { int64_t tokens, supervised, patches, visual, docs; } MicroCount;
@@ -75,7 +78,6 @@ typedef struct PipeRun {
     StepSums      *sum;
     const StepStats *stats;
     Ticket         recv[2][MAX_SLOTS], send[2];
-    bool           synced;               /* the host has waited for the last micro-batch */
 } PipeRun;
 
 static int batch_of(const PipeRun *w, int micro) { return (w->first + micro) % w->e->batches; }
@@ -104,12 +106,13 @@ static void upload(PipeRun *w, int micro)
 
 static void forward(PipeRun *w, const PipeAction *a, const PipeStep *fed)
 {
-    LossScales m = loss_scales(w->e, w->sum, a->micro);
+    Engine    *e = w->e;
+    LossScales m = loss_scales(e, w->sum, a->micro);
     activity_micro_batch(a->micro, "forward");
     upload(w, a->micro);
-    engine_run_forward(w->e, FORWARD, batch_of(w, a->micro), a->chunk, a->slot, &m,
+    if (e->conf.per_row_loss) e->row_loss = step_results_row_loss(&e->results, &e->results.device, a->micro);
+    engine_run_forward(e, FORWARD, batch_of(w, a->micro), a->chunk, a->slot, &m,
                        fed ? recv_buffer(w, fed) : (Tensor){ 0 });
-    step_stats_add(w->stats, w->e, w->micro[a->micro], a);
 }
 
 static void backward(PipeRun *w, const PipeAction *a, const PipeStep *fed)
@@ -119,33 +122,15 @@ static void backward(PipeRun *w, const PipeAction *a, const PipeStep *fed)
                         fed ? recv_buffer(w, fed) : (Tensor){ 0 });
 }
 
-/* With kernels that wait for other ranks the host waits for these ranks too. */
-static Status read_losses(Engine *e, int slot, Losses *l)
-{
-    Comm   *c = e->mesh.comm[GR_etp_ep];
-    bool    waits = e->dispatch.bound && !e->be.device->host_memory;
-    int64_t call = waits ? comm_wait_begin(c, false) : 0;
-    Status  st = engine_read_slot_losses(e, slot, l);
-    if (waits) comm_wait_end(c, call, false);
-    return st;
-}
-
 /* After a backward: prefetches, and adds the losses. Of the ranks that share a micro-batch over tp and cp the
  * first counts its auxiliary losses. */
-static Status finish_micro(PipeRun *w, const PipeAction *a)
+static void finish_micro(PipeRun *w, const PipeAction *a)
 {
     Engine *e = w->e;
-    Losses  l;
     LossScales   m = loss_scales(e, w->sum, a->micro);
     if (a->micro + 1 + e->pipe.shape.extra_warmup >= w->uploaded)
         engine_prefetch(e, w->uploaded < w->n ? w->micro[w->uploaded] : w->after);
-    TRY(read_losses(e, a->slot, &l));
-    w->synced = true;
-    bool counts = e->mesh.at[AX_TP] == 0 && e->mesh.at[AX_CP] == 0;
-    w->sum->ce  += l.ce;
-    w->sum->aux += counts ? (double)m.aux * l.aux : 0;
-    w->sum->z   += counts ? (double)m.z * l.z : 0;
-    return OK;
+    engine_add_slot_losses(e, a->slot, &m, e->mesh.at[AX_TP] == 0 && e->mesh.at[AX_CP] == 0);
 }
 
 typedef struct OverlapArg { PipeRun *w; const PipeAction *a; const PipeStep *fed; } OverlapArg;
@@ -155,23 +140,19 @@ static void run_backward(void *arg) { OverlapArg *r = arg; backward(r->w, r->a, 
 
 /* Overlaps a forward with a backward. The backward starts first and ends first: a table that is both
  * embedding and head gets its gradients in the same order as without overlap. */
-static Status run_overlapped(PipeRun *w, const PipeAction *a, const PipeStep *const *fed)
+static void run_overlapped(PipeRun *w, const PipeAction *a, const PipeStep *const *fed)
 {
     OverlapArg f = { w, a, fed[PIPE_FORWARD] }, b = { w, a + 1, fed[PIPE_BACKWARD] };
     coroutine_run(&w->e->coroutine, run_backward, &b, run_forward, &f);
-    return finish_micro(w, b.a);
+    finish_micro(w, b.a);
 }
 
-static Status run_action(PipeRun *w, const PipeStep *s, const PipeStep *const *fed)
+static void run_action(PipeRun *w, const PipeStep *s, const PipeStep *const *fed)
 {
     const PipeAction *a = &w->e->pipe.action[s->action];
-    if (s->what == PIPE_OVERLAPPED) return run_overlapped(w, a, fed);
-    if (a->what == PIPE_FORWARD) {
-        forward(w, a, fed[PIPE_FORWARD]);
-        return OK;
-    }
-    backward(w, a, fed[PIPE_BACKWARD]);
-    return finish_micro(w, a);
+    if (s->what == PIPE_OVERLAPPED) run_overlapped(w, a, fed);
+    else if (a->what == PIPE_FORWARD) forward(w, a, fed[PIPE_FORWARD]);
+    else backward(w, a, fed[PIPE_BACKWARD]), finish_micro(w, a);
 }
 
 /* Sends the result of the last action in this direction. */
@@ -183,7 +164,7 @@ static void send_result(PipeRun *w, const PipeStep *s)
     w->send[s->way] = comm_send_start(link_comm(w, s->way), out, s->peer);
 }
 
-static Status run_schedule(PipeRun *w)
+static void run_schedule(PipeRun *w)
 {
     const Pipe *p = &w->e->pipe;
     const PipeStep *fed[2] = { NULL, NULL };
@@ -199,7 +180,7 @@ static Status run_schedule(PipeRun *w)
             break;
         case PIPE_RUN:
         case PIPE_OVERLAPPED:
-            TRY(run_action(w, s, fed));
+            run_action(w, s, fed);
             fed[0] = fed[1] = NULL;
             break;
         case PIPE_FLUSH:
@@ -209,46 +190,74 @@ static Status run_schedule(PipeRun *w)
         case PIPE_SEND: send_result(w, s); break;
         }
     }
-    return OK;
+}
+
+void pipeline_queue(Engine *e, const PipelineStep *s, StepSums *out)
+{
+    PipeRun k = { .e     = e,
+                  .micro = s->micro,
+                  .n     = s->n,
+                  .first = (e->at + 1) % e->batches,
+                  .after = s->after,
+                  .sum   = out,
+                  .stats = s->stats };
+    REQUIRE(s->n == e->pipe.shape.micros, "a step of %d micro-batches on an engine for %d", s->n,
+            e->pipe.shape.micros);
+    count_step(out, e, s->micro, s->n);
+    e->count_experts = step_stats_count_experts(s->stats);
+    engine_begin_step(e, s->n);
+    run_schedule(&k);
+    activity_micro_batch(-1, NULL);
+    if (s->norm) engine_compute_grad_norm(e);
+}
+
+void pipeline_sums(const Engine *e, int slot, StepSums *out)
+{
+    const double *sums = e->results.slot[slot].sums.data;
+    out->ce = sums[SUM_CE], out->aux = sums[SUM_AUX], out->z = sums[SUM_Z];
+    out->total = out->ce + (double)e->conf.aux_coeff * out->aux + (double)e->conf.z_coeff * out->z;
+}
+
+static Status drain(Engine *e)
+{
+    double from = clock_now();
+    step_results_post(&e->results, &e->be, 0);
+    TRY(engine_wait_for_peers(e));
+    Status st = backend_sync(&e->be);
+    e->waited += clock_now() - from;
+    return st;
 }
 
 /* Runs the step once. *overflow: on some rank an MoE layer had more rows than its buffers hold, and nothing
  * of the step is of use. */
-static Status run_once(Engine *e, Stream *const *micro, int n, StepSums *out, const StepStats *stats,
-                       const Stream *after, bool *overflow)
+static Status run_once(Engine *e, const PipelineStep *s, StepSums *out, bool *overflow)
 {
-    PipeRun k = { .e     = e,
-                  .micro = micro,
-                  .n     = n,
-                  .first = (e->at + 1) % e->batches,
-                  .after = after,
-                  .sum   = out,
-                  .stats = stats };
-    count_step(out, e, micro, n);
-    engine_begin_step(e, n);
-    TRY(run_schedule(&k));
-    activity_micro_batch(-1, NULL);
-    if (!k.synced) TRY(backend_sync(&e->be));               /* a stage without a backward has no losses */
+    pipeline_queue(e, s, out);
+    TRY(drain(e));
     TRY(dispatch_overflowed(&e->dispatch, overflow));
-    double sums[4] = { out->ce, out->aux, out->z, *overflow };
-    comm_host_sum(e->mesh.comm[GR_world], sums, 4);
-    out->ce = sums[0], out->aux = sums[1], out->z = sums[2], *overflow = sums[3] > 0;
-    out->total = out->ce + (double)e->conf.aux_coeff * out->aux + (double)e->conf.z_coeff * out->z;
+    double *mine = e->results.slot[0].sums.data, sums[SUMS + 1] = { [SUMS] = *overflow };
+    memcpy(sums, mine, SUMS * sizeof *sums);
+    comm_host_sum(e->mesh.comm[GR_world], sums, SUMS + 1);
+    memcpy(mine, sums, SUMS * sizeof *sums);
+    *overflow = sums[SUMS] > 0;
+    pipeline_sums(e, 0, out);
     return e->be.sticky ? backend_sync(&e->be) : OK;
 }
 
 /* A step whose rows did not fit is run again with counts on the host, which cuts layers into chunks. */
-Status pipeline_run(Engine *e, Stream *const *micro, int n, StepSums *out, const StepStats *stats,
-                         const Stream *after)
+static Status run_until_fits(Engine *e, const PipelineStep *s, StepSums *out)
 {
     bool overflow = false;
-    REQUIRE(n == e->pipe.shape.micros, "a step of %d micro-batches on an engine for %d", n,
-            e->pipe.shape.micros);
-    step_stats_mark(stats);
-    TRY(run_once(e, micro, n, out, stats, after, &overflow));
+    TRY(run_once(e, s, out, &overflow));
     if (!overflow) return OK;
-    step_stats_rewind(stats);
     engine_drop_prefetched(e);
     e->dispatch.host_counts = DISPATCH_COUNTED_STEPS + 1;
-    return run_once(e, micro, n, out, stats, after, &overflow);
+    return run_once(e, s, out, &overflow);
+}
+
+Status pipeline_run(Engine *e, const PipelineStep *s, StepSums *out)
+{
+    TRY(run_until_fits(e, s, out));
+    step_stats_add(s->stats, e, 0, s->micro, s->n);
+    return OK;
 }

@@ -19,10 +19,23 @@ typedef struct StepSums {
     Flops   model;                       /* FLOPs of the model for these micro-batches */
 } StepSums;
 
-/* Clears the gradients and runs every micro-batch. stats (may be NULL) gets the statistics of each forward.
- * after: the first micro-batch of the next step, or NULL; a device that can prefetches it during the last
- * one. */
-MUST Status pipeline_run(Engine *e, Stream *const *micro, int n, StepSums *out, const StepStats *stats,
-                              const Stream *after);
+/* The micro-batches of a step, and what is done with them. */
+typedef struct PipelineStep {
+    Stream *const   *micro;
+    int              n;
+    const StepStats *stats;              /* what is counted; or NULL */
+    const Stream    *after;              /* the first micro-batch of the next step, or NULL; a device that can
+                                            prefetches it during the last one */
+    bool             norm;               /* compute the gradient norm as well */
+} PipelineStep;
+
+/* Clears the gradients and queues every micro-batch; the host waits for nothing that a device computes on one
+ * rank. out gets the counts; the losses are in e->results. */
+void        pipeline_queue(Engine *e, const PipelineStep *s, StepSums *out);
+void        pipeline_sums(const Engine *e, int slot, StepSums *out);     /* losses of a slot of e->results */
+
+/* Queues a step and waits for it, once: the sums are those of all ranks, the results are in slot 0 of
+ * e->results, and s->stats has them. */
+MUST Status pipeline_run(Engine *e, const PipelineStep *s, StepSums *out);
 
 #endif

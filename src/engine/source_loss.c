@@ -4,19 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-Status source_loss_open(SourceLoss *b, const Engine *e, const Loader *l, int sources)
+Status source_loss_open(SourceLoss *b, const Loader *l, int sources)
 {
     size_t n = (size_t)sources;
     *b = (SourceLoss){ .sources  = sources,
                        .name     = calloc(n, sizeof *b->name),
                        .row      = calloc(n, sizeof *b->row),
                        .loss     = calloc(n, sizeof *b->loss),
-                       .tokens   = calloc(n, sizeof *b->tokens),
-                       .marked_loss   = calloc(n, sizeof *b->marked_loss),
-                       .marked_tokens = calloc(n, sizeof *b->marked_tokens),
-                       .row_loss = malloc((size_t)e->conf.budget.supervised * sizeof *b->row_loss) };
-    if (!b->name || !b->row || !b->loss || !b->tokens || !b->marked_loss || !b->marked_tokens ||
-        !b->row_loss) {
+                       .tokens   = calloc(n, sizeof *b->tokens) };
+    if (!b->name || !b->row || !b->loss || !b->tokens) {
         source_loss_close(b);
         return fail(E_FIT, "no host memory for the losses of %d sources", sources);
     }
@@ -32,8 +28,7 @@ Status source_loss_open(SourceLoss *b, const Engine *e, const Loader *l, int sou
 
 void source_loss_close(SourceLoss *b)
 {
-    free(b->name), free(b->row), free(b->loss), free(b->tokens), free(b->row_loss);
-    free(b->marked_loss), free(b->marked_tokens);
+    free(b->name), free(b->row), free(b->loss), free(b->tokens);
     *b = (SourceLoss){ 0 };
 }
 
@@ -42,29 +37,18 @@ void source_loss_clear(SourceLoss *b)
     for (int i = 0; i < b->channels; i++) b->loss[i] = 0, b->tokens[i] = 0;
 }
 
-void source_loss_mark(SourceLoss *b)
-{
-    for (int i = 0; i < b->channels; i++) b->marked_loss[i] = b->loss[i], b->marked_tokens[i] = b->tokens[i];
-}
-
-void source_loss_rewind(SourceLoss *b)
-{
-    for (int i = 0; i < b->channels; i++) b->loss[i] = b->marked_loss[i], b->tokens[i] = b->marked_tokens[i];
-}
-
 /* Supervised rows have the order of the stream, so those of a document are adjacent. A cp rank has the losses
  * of its own rows; all ranks of tp have the same ones. */
-void source_loss_add(SourceLoss *b, Engine *e, const Stream *s, const LoaderDoc *doc)
+void source_loss_add(SourceLoss *b, const Engine *e, const Stream *s, const LoaderDoc *doc,
+                     const float *row_loss)
 {
     int64_t d = 0, n = 0;
     Spans rows = batch_rows(&e->mesh, s->budget.tokens, false);
-    backend_fetch(&e->be, b->row_loss, t_rows(e->row_loss, 0, e->forward.batch->supervised));
-    if (e->be.sticky) return;
     for (int64_t i = 0; i < s->supervised; i++) {
         while (s->sup_row[i] >= s->start[d + 1]) d++;
         if (spans_find(rows, s->sup_row[i]) < 0) continue;
         int row = b->row[doc[d].source];
-        b->loss[row] += b->row_loss[n++], b->tokens[row]++;
+        b->loss[row] += row_loss[n++], b->tokens[row]++;
     }
 }
 

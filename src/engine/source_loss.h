@@ -13,19 +13,15 @@ typedef struct SourceLoss {
     int         *row;                    /* the channel of each source */
     double      *loss;
     int64_t     *tokens;
-    double      *marked_loss;            /* both at the last mark */
-    int64_t     *marked_tokens;
-    float       *row_loss;               /* losses of a micro-batch's supervised rows, on the host */
 } SourceLoss;
 
-/* e must have been opened with conf.per_row_loss. */
-MUST Status source_loss_open(SourceLoss *b, const Engine *e, const Loader *l, int sources);
+MUST Status source_loss_open(SourceLoss *b, const Loader *l, int sources);
 void        source_loss_close(SourceLoss *b);                            /* twice is fine */
 
-/* Adds the losses of a forward pass through the head; doc: the documents of the micro-batch. */
-void        source_loss_add(SourceLoss *b, Engine *e, const Stream *s, const LoaderDoc *doc);
-void        source_loss_mark(SourceLoss *b);
-void        source_loss_rewind(SourceLoss *b);                           /* to the sums at the mark */
+/* Adds the losses of a micro-batch's supervised rows on this rank; doc: its documents. The engine was
+ * opened with conf.per_row_loss. */
+void        source_loss_add(SourceLoss *b, const Engine *e, const Stream *s, const LoaderDoc *doc,
+                            const float *row_loss);
 void        source_loss_sum_ranks(SourceLoss *b, const Engine *e);
 void        source_loss_clear(SourceLoss *b);
 

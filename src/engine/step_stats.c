@@ -1,24 +1,23 @@
 /* engine/step_stats.c -- see step_stats.h. */
 #include "engine/step_stats.h"
 
-void step_stats_add(const StepStats *w, Engine *e, const Stream *s, const PipeAction *a)
+bool step_stats_count_experts(const StepStats *w) { return w && w->experts && w->experts->layers; }
+
+/* Whether this rank has losses of rows that no other rank counts. */
+static bool has_row_losses(const Engine *e)
 {
-    if (!w) return;
-    if (w->experts && w->experts->layers) expert_counts_add(w->experts, e, s, a);
-    bool counts = e->mesh.at[AX_TP] == 0 && e->model.chunk[a->chunk].heads && s->supervised;
-    if (w->sources && w->sources->channels && counts) source_loss_add(w->sources, e, s, w->doc[a->micro]);
+    bool heads = false;
+    for (int i = 0; i < e->model.chunks; i++) heads |= e->model.chunk[i].heads;
+    return heads && e->mesh.at[AX_TP] == 0;
 }
 
-void step_stats_mark(const StepStats *w)
+void step_stats_add(const StepStats *w, const Engine *e, int slot, Stream *const *micro, int n)
 {
-    if (w && w->experts) expert_counts_mark(w->experts);
-    if (w && w->sources) source_loss_mark(w->sources);
-}
-
-void step_stats_rewind(const StepStats *w)
-{
-    if (w && w->experts) expert_counts_rewind(w->experts);
-    if (w && w->sources) source_loss_rewind(w->sources);
+    const ResultBlock *b = &e->results.slot[slot];
+    if (step_stats_count_experts(w)) expert_counts_add(w->experts, b);
+    if (!w || !w->sources || !w->sources->channels || !has_row_losses(e)) return;
+    for (int i = 0; i < n; i++)
+        source_loss_add(w->sources, e, micro[i], w->doc[i], step_results_row_loss(&e->results, b, i).data);
 }
 
 void step_stats_sum_ranks(const StepStats *w, const Engine *e)

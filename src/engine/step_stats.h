@@ -1,4 +1,4 @@
-/* engine/step_stats.h -- statistics of a step in addition to its loss, collected after each forward pass. */
+/* engine/step_stats.h -- statistics of a step in addition to its loss, from its results. */
 #ifndef ENGINE_STEP_STATS_H
 #define ENGINE_STEP_STATS_H
 
@@ -11,9 +11,9 @@ typedef struct StepStats {               /* experts and sources may be NULL */
     const LoaderDoc *const *doc;         /* doc[k]: the documents of micro-batch k */
 } StepStats;
 
-void step_stats_add(const StepStats *w, Engine *e, const Stream *s, const PipeAction *a);  /* w may be NULL */
-void step_stats_mark(const StepStats *w);                    /* w may be NULL, here and in rewind */
-void step_stats_rewind(const StepStats *w);                  /* removes what was added since the mark */
+bool step_stats_count_experts(const StepStats *w);           /* their choices are wanted; w may be NULL */
+/* Adds what a slot of e->results has of a step of n micro-batches; w may be NULL. */
+void step_stats_add(const StepStats *w, const Engine *e, int slot, Stream *const *micro, int n);
 void step_stats_sum_ranks(const StepStats *w, const Engine *e);          /* before the counts are shown */
 
 #endif

@@ -13,8 +13,8 @@
  * and x f32, m and v f32 or bf16, rounded to nearest even, out and sumsq one f64, each a vector of them. A
  * master is f32, or i16 with a bf16 w: the 16 low bits that w lacks (bits_join). w is p rounded by bits_near
  * in both cases, so that both take bit-equal steps. Gradients are not clipped when sumsq is absent or
- * max_norm is 0; the caller checks for a norm that is not finite. What changes from step to step is read at
- * h.now where that is set. */
+ * max_norm is 0. What changes from step to step is read at h.now where that is set. With a verdict other than
+ * STEP_GOOD adamw does nothing. */
 #include "ops/cpu/cpu_rows.h"
 
 static bool is_sum(Tensor t) { return t.dtype == F64 && t_count(t) == 1; }
@@ -53,8 +53,8 @@ Cost adamw_cost(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor
     Tensor p = t_has(master) ? master : w;
     REQUIRE(is_split_master(w, master) && alike(m, w) && alike(v, w) && alike(g, w) && g.dtype == F32,
             "adamw: w %s master %s m %s v %s g %s", t_fmt(w), t_fmt(master), t_fmt(m), t_fmt(v), t_fmt(g));
-    REQUIRE(h.step >= 1 && (!t_has(sumsq) || is_sum(sumsq)),
-            "adamw: step %lld sumsq %s", (long long)h.step, t_fmt(sumsq));
+    REQUIRE(h.step >= 1 && (!t_has(sumsq) || is_sum(sumsq)) && (!t_has(h.verdict) || is_sum(h.verdict)),
+            "adamw: step %lld sumsq %s verdict %s", (long long)h.step, t_fmt(sumsq), t_fmt(h.verdict));
     int64_t state = t_bytes(m) + t_bytes(v) + t_bytes(p), narrow = t_has(master) ? t_bytes(w) : 0;
     return (Cost){ .flops = 15.0 * (double)t_count(w),
                    .rd    = state + t_bytes(g) + (p.dtype == I16 ? narrow : 0),
@@ -191,6 +191,7 @@ void cpu_adamw(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor 
 {
     int64_t n = t_count(w);
     Factors f = factors(h, sumsq);
+    if (t_has(h.verdict) && *(const double *)h.verdict.data != STEP_GOOD) return;
     #pragma omp parallel for schedule(static) if(worth_threads(n))
     for (int64_t at = 0; at < n; at += PIECE) {
         float   pbuf[PIECE], mbuf[PIECE], vbuf[PIECE];

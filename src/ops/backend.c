@@ -183,6 +183,21 @@ void backend_graph_close(Backend *be, DeviceGraph *g)
     if (g) be->device->graphs->close(be, g);
 }
 
+void backend_post(Backend *be, int slot, void *host, Tensor src)
+{
+    REQUIRE(t_dense(src) && slot >= 0 && slot < POST_SLOTS, "post: slot %d, %s", slot, t_fmt(src));
+    activity_mark();
+    if (be->sticky) return;
+    if (be->device->post) be->device->post(be, slot, host, src);
+    else if (be->device->host_memory) memcpy(host, src.data, (size_t)t_bytes(src));
+}
+
+Status backend_wait_post(Backend *be, int slot, double seconds[PART_N])
+{
+    if (!be->sticky && be->device->wait_post) be->device->wait_post(be, slot, seconds);
+    return be->sticky ? backend_sync(be) : OK;
+}
+
 typedef Status MapFn(Backend *be, size_t bytes, void **out);
 typedef void   UnmapFn(Backend *be, void *p, size_t bytes);
 

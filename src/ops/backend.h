@@ -86,6 +86,9 @@ typedef struct Device {
     const SharedMemoryOps *shared;                            /* absent: other processes cannot open memory */
     void   (*mark)(Backend *be);                              /* see backend_mark; absent: synchronous ops */
     const GraphOps *graphs;                                   /* absent: work cannot be recorded */
+    void   (*post)(Backend *be, int slot, void *host, Tensor src);       /* absent: copies are done at once */
+    void   (*wait_post)(Backend *be, int slot, double *seconds);
+    bool   (*energy)(double *joules, double *mhz);            /* total; now; optional. false: unknown */
 } Device;
 
 struct Backend {
@@ -122,6 +125,12 @@ void        backend_upload(Backend *be, Tensor dst, const void *host);
 /* The same for a few values, at most PUT_BYTES: host may change as soon as the call returns. */
 void        backend_put(Backend *be, void *dst, const void *host, size_t bytes);
 void        backend_fetch(Backend *be, void *host, Tensor src);          /* meta: zeros */
+/* A fetch that the host does not wait for: queued after the work so far, into pinned memory, which may be
+ * read after backend_wait_post of the same slot. That adds the seconds by part up to the post, as far as no
+ * sync or other wait has read them, where the device measures them. */
+enum { POST_SLOTS = 2 };
+void        backend_post(Backend *be, int slot, void *host, Tensor src);
+MUST Status backend_wait_post(Backend *be, int slot, double seconds[PART_N]);
 const char *backend_pick(const char *name);                 /* "auto": cuda where there is a GPU, else cpu */
 MUST Status backend_check(const char *name);             /* it is built in and the device exists */
 /* Device.pin by name, for code that fills host memory without a backend; NULL: pinning is not needed. */

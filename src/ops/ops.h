@@ -80,9 +80,24 @@ typedef struct AdamW {
     float   max_norm;         /* gradients are scaled by min(1, max_norm / (norm + 1e-6)); 0: no clipping */
     int64_t step;             /* from 1, for bias correction */
     const AdamStep *now;      /* device address of the values of this step; NULL: by lr and step */
+    Tensor  verdict;          /* (1) F64, a StepVerdict: the op does nothing unless STEP_GOOD; or absent */
 } AdamW;
 
 AdamStep adam_step(const AdamW *h);                      /* of h->lr and h->step; ops/adamw.c */
+
+/* Whether a step updates the weights. STEP_HELD: a step before it was bad, and the host has yet to decide
+ * about it (op_step_verdict). */
+typedef enum { STEP_GOOD, STEP_NOT_FINITE, STEP_SPIKE, STEP_EMPTY, STEP_HELD } StepVerdict;
+
+/* Losses of a step, and what op_step_verdict keeps from step to step; cells of F64 tensors. */
+enum { SUM_CE, SUM_AUX, SUM_Z, SUMS };
+enum { GUARD_VERDICT, GUARD_HIGHEST, GUARD_HELD, GUARD_CELLS };
+
+typedef struct StepLimits {
+    double aux_coeff, z_coeff;        /* loss = ce + aux_coeff aux + z_coeff z */
+    double spike;                     /* a loss above spike * GUARD_HIGHEST is one; 0: no such check */
+    bool   supervised;                /* a token of the step has a loss */
+} StepLimits;
 
 typedef struct PeerGroup PeerGroup;                       /* ops/peer.h */
 typedef enum { PEER_READY, PEER_DONE } PeerMark;

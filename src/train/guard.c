@@ -12,6 +12,7 @@ const char *guard_verdict_text(StepVerdict v)
         [STEP_NOT_FINITE] = "the loss or the gradient is not finite",
         [STEP_SPIKE]      = "the loss is far above every loss before it",
         [STEP_EMPTY]      = "no token of the step is supervised",
+        [STEP_HELD]       = "a step before it was bad",
     };
     return texts[v];
 }

@@ -6,11 +6,9 @@
 #ifndef TRAIN_GUARD_H
 #define TRAIN_GUARD_H
 
-#include "base/status.h"
+#include "ops/ops.h"
 #include <stdbool.h>
 #include <stdint.h>
-
-typedef enum { STEP_GOOD, STEP_NOT_FINITE, STEP_SPIKE, STEP_EMPTY } StepVerdict;
 
 typedef struct Guard {
     double  spike;                       /* a loss above spike * highest is one; 0: no such check */

@@ -43,7 +43,7 @@ static void add_times(Progress *p, const StepReport *r)
     StepReport *s = &p->sum;
     s->seconds += r->seconds, s->data_wait += r->data_wait;
     s->executed_flops += r->executed_flops, s->chunked_layers += r->chunked_layers;
-    s->launches += r->launches, s->eager_phases += r->eager_phases;
+    s->host_seconds += r->host_seconds, s->launches += r->launches, s->eager_phases += r->eager_phases;
     flops_add(&s->sums.model, &r->sums.model);
     for (int i = 0; i < PART_N; i++) {
         s->part_seconds[i] += r->part_seconds[i];
@@ -202,7 +202,7 @@ Status progress_put(Progress *p, int64_t step, const Scalar *s, int n)
     return tensorboard_flush(p->board);
 }
 
-enum { MAX_SCALARS = 32 };
+enum { MAX_SCALARS = 33 };
 
 static int train_scalars(const Progress *p, Scalar *out)
 {
@@ -237,7 +237,10 @@ static int perf_scalars(const Progress *p, Scalar *out)
         if (mfu_names[i] && s->part_seconds[i] > 0) out[k++] = (Scalar){ mfu_names[i], part_mfu(p, i) };
     out[k++] = (Scalar){ "perf/step_time", s->seconds / (double)p->n };
     out[k++] = (Scalar){ "perf/data_wait", ratio(s->data_wait, s->seconds) };
-    if (s->launches) out[k++] = (Scalar){ "perf/launches", (double)s->launches / (double)p->n };
+    if (s->launches) {
+        out[k++] = (Scalar){ "perf/host_time", s->host_seconds / (double)p->n };
+        out[k++] = (Scalar){ "perf/launches", (double)s->launches / (double)p->n };
+    }
     if (p->graphs) {
         out[k++] = (Scalar){ "perf/eager_phases", (double)s->eager_phases };
         out[k++] = (Scalar){ "mem/graphs_gib", (double)p->graphs->bytes / gib };

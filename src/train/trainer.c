@@ -53,7 +53,7 @@ static Status open_engine(Trainer *t)
     TRY(engine_open(&t->engine, &t->source.shape, conf, &full));
     TRY(trainable_open(&t->trainable, &t->source.shape, conf->frozen, &conf->lora, conf->dtype));
     TRY(zero_grad_open(&t->zero_grad, &t->engine.model, t->recipe->train.max_zero_steps));
-    if (conf->per_row_loss) TRY(source_loss_open(&t->source_loss, &t->engine, t->loader, t->data.sources->n));
+    if (conf->per_row_loss) TRY(source_loss_open(&t->source_loss, t->loader, t->data.sources->n));
     return expert_counts_open(&t->expert_counts, &t->engine);
 }
 
@@ -270,6 +270,8 @@ static Status open_all(Trainer *t, Json **state)
     TRY(trainer_agree_status(t, prepare_device(t)));
     TRY(trainer_agree_status(t, checkpoint_async_open(&t->checkpointer, &t->engine.model, &t->engine.be,
                                                       t->recipe->checkpoint.async)));
+    t->late = t->place.world == 1 && !t->engine.be.device->host_memory;
+    step_results_set_guard(&t->engine.results, &t->engine.be, t->guard.highest);
     open_progress(t);
     return peak_flops(&t->engine.be, t->engine.conf.dtype, &t->progress.peak);
 }

@@ -42,6 +42,15 @@ typedef struct TrainerConf {
     double        memory;                /* bytes of the device, for tests; 0: what is free */
 } TrainerConf;
 
+/* A step that was begun and has not ended. */
+typedef struct StepInFlight {
+    LoaderStep in;
+    StepReport r;
+    float      lr[GROUP_N];              /* of the groups of parameters */
+    int        slot;                     /* of the engine's results */
+    bool       shown;                    /* the step ends a line: choices of experts are counted */
+} StepInFlight;
+
 typedef struct Evaluation { double loss, accuracy, seconds; int64_t tokens, supervised, docs; } Evaluation;
 
 struct Trainer {
@@ -71,6 +80,9 @@ struct Trainer {
     Progress      progress;
     CommTime      comm_time[LEDGER_GROUPS];   /* of this rank since the line before */
     AsyncCheckpointer checkpointer;
+    bool          late;                  /* a step is read while the device computes the next one */
+    StepInFlight  flight[2];             /* the oldest first */
+    int           begun;                 /* steps in flight */
     int64_t       steps, step;           /* of the run; done */
     int64_t       updates;               /* steps that changed the weights */
     int64_t       tokens;                /* trained on so far */
@@ -90,16 +102,24 @@ void        trainer_close(Trainer *t);                                   /* twic
 
 MUST Status trainer_run(Trainer *t);
 
-/* The parts of trainer_run. */
-MUST Status trainer_step(Trainer *t, StepReport *r);
+/* The parts of trainer_run. A step begins when its work is queued, and ends when its results are known; where
+ * t->late, one more may begin in between. A bad step (train/guard.h) is computed once more when it ends, and
+ * then the step begun after it, which has not changed any weight. */
+MUST Status trainer_begin_step(Trainer *t);
+MUST Status trainer_end_step(Trainer *t, StepReport *r);     /* the oldest; t->step == r->step if it ended */
+MUST Status trainer_step(Trainer *t, StepReport *r);         /* both */
 MUST Status trainer_evaluate(Trainer *t, Evaluation *e);
 MUST Status trainer_save(Trainer *t, bool last);             /* last: checkpoint.hf = final exports it */
 bool        trainer_has_eval(const Trainer *t);
 
-/* Between the files of the trainer: trainer_intro.c, trainer.c, trainer_files.c, trainer_state.c. */
+/* Between the files of the trainer: trainer_intro.c, trainer.c, trainer_step.c, trainer_files.c,
+ * trainer_state.c. */
 void        trainer_log_setup(const Trainer *t);
 bool        trainer_can_generate(const Trainer *t);
 MUST Status trainer_agree_status(const Trainer *t, Status mine);         /* equal on all ranks: comm_agree */
+/* The same in a run: all ranks end when one has failed, rather than wait for a rank that is gone, which would
+ * lose the checkpoint being saved. Without a failure it costs one small message. */
+MUST Status trainer_agree_or_end(Trainer *t, Status mine);
 MUST Status trainer_write_plan(const Trainer *t, const Flops *step);     /* plan.json, after the first step */
 MUST Status trainer_write_expert_load(Trainer *t);           /* expert_load.json: counts since the last one */
 MUST Status trainer_state_save(Trainer *t, Json **out);

@@ -6,26 +6,12 @@
 
 #include "base/activity.h"
 #include "base/clock.h"
-#include "base/rng.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 /* ---- failures that all ranks agree on ---- */
-
-/* Called by all ranks at the same place. If one of them failed, all of them end here, rather than by waiting
- * for a rank that is gone, which would lose the checkpoint being saved. Without a failure it costs one small
- * message. */
-static Status agree_status(Trainer *t, Status mine)
-{
-    double bad = mine != OK;
-    comm_host_max(t->engine.mesh.comm[GR_world], &bad, 1);
-    if (!(bad > 0)) return OK;
-    Status st = trainer_agree_status(t, mine);
-    t->failure_agreed = st && (!t->conf.world || t->conf.world->failure_agreed);
-    return st;
-}
 
 /* Keeps an error of a file that one rank writes for all, until poll_stop tells the others. */
 static void defer_error(Trainer *t, Status st)
@@ -41,174 +27,17 @@ static Status poll_stop(Trainer *t, int *signal)
     double x[2] = { guard_signal(), t->deferred != OK };
     comm_host_max(t->engine.mesh.comm[GR_world], x, 2);
     *signal = (int)x[0];
-    return x[1] > 0 ? agree_status(t, t->deferred ? fail(t->deferred, "%s", t->deferred_text) : OK) : OK;
+    if (!(x[1] > 0)) return OK;
+    return trainer_agree_or_end(t, t->deferred ? fail(t->deferred, "%s", t->deferred_text) : OK);
 }
 
-/* ---- steps ---- */
-
-/* Sums over ranks: seconds by part, executed FLOPs, tensors without a gradient; means of the rest. */
-static void sum_ranks(const Trainer *t, StepReport *r)
-{
-    enum { N = PART_N + 3 };
-    double x[N];
-    memcpy(x, r->part_seconds, sizeof r->part_seconds);
-    x[PART_N] = r->executed_flops, x[PART_N + 1] = r->chunked_layers, x[PART_N + 2] = r->zero_grads;
-    comm_host_sum(t->engine.mesh.comm[GR_world], x, N);
-    memcpy(r->part_seconds, x, sizeof r->part_seconds);
-    r->executed_flops = x[PART_N], r->chunked_layers = x[PART_N + 1] / t->place.world;
-    r->zero_grads = (int)x[PART_N + 2];
-}
-
-static void add_comm_time(Trainer *t)
-{
-    for (int g = 0; g < LEDGER_GROUPS; g++) {
-        const LedgerComm *l = &t->engine.be.ledger.comm[g];
-        t->comm_time[g].exposed += l->exposed, t->comm_time[g].length += l->length;
-    }
-}
-
-/* At the end of a line: the mean over ranks of what the ranks have added. */
-static void report_comm_time(Trainer *t, StepReport *r)
-{
-    double *x = &r->comm[0].exposed;
-    enum { N = 2 * LEDGER_GROUPS };
-    memcpy(r->comm, t->comm_time, sizeof r->comm);
-    memset(t->comm_time, 0, sizeof t->comm_time);
-    comm_host_sum(t->engine.mesh.comm[GR_world], x, N);
-    for (int i = 0; i < N; i++) x[i] /= t->place.world;
-}
-
-static double ledger_flops(const Ledger *l)
-{
-    double sum = 0;
-    for (int i = 0; i < PART_N; i++) sum += l->by_part[i].flops + l->by_part[i].extra;
-    return sum;
-}
-
-static void measure_memory(const Trainer *t, StepReport *r)
-{
-    r->memory_used = backend_memory_used(t->engine.conf.backend);
-    comm_host_max(t->engine.mesh.comm[GR_world], &r->memory_used, 1);
-}
-
-/* Forward, backward and gradient norm of one step's micro-batches; the ledger counts its seconds by part. */
-static Status compute_gradients(Trainer *t, Stream *const *micro, int n, StepReport *r,
-                                const StepStats *stats)
-{
-    Engine *e = &t->engine;
-    e->dropout_seed = rng_u64((uint64_t)t->recipe->train.seed, rng_stream("dropout"), (uint64_t)t->step) | 1;
-    ledger_clear(&e->be.ledger);
-    ledger_start(&e->be.ledger);
-    TRY(pipeline_run(e, micro, n, &r->sums, stats, loader_peek(t->loader, false)));
-    engine_compute_grad_norm(e);
-    TRY(engine_read_grad_squares(e, t->zero_grad.square));
-    r->grad_norm = sqrt(t->zero_grad.square[0]);
-    r->verdict = guard_classify(&t->guard, r->sums.total, r->grad_norm, r->sums.supervised);
-    return OK;
-}
-
-/* Computes a bad step once more. The same result comes from the model or the data; a different one is an
- * error of the hardware, and then the second result counts. */
-static Status recheck_bad_step(Trainer *t, Stream *const *micro, int n, StepReport *r)
-{
-    StepReport first = *r;
-    TRY(compute_gradients(t, micro, n, r, NULL));
-    bool same = !memcmp(&first.sums.total, &r->sums.total, sizeof r->sums.total) &&
-                !memcmp(&first.grad_norm, &r->grad_norm, sizeof r->grad_norm);
-    log_warn(&t->log,
-             "step %lld: %s (loss %g, gradient norm %g); recomputed, the result is %s (loss %g, norm %g): %s",
-             (long long)t->step + 1, guard_verdict_text(first.verdict), first.sums.total, first.grad_norm,
-             same ? "the same" : "different", r->sums.total, r->grad_norm,
-             r->verdict == STEP_GOOD ? "a hardware error; the second result is used" : "the step is skipped");
-    return OK;
-}
-
-static void apply_update(Trainer *t, StepReport *r)
-{
-    const struct cfg_optim *c = &t->recipe->optim;
-    float lr[GROUP_N];
-    for (int g = 0; g < GROUP_N; g++) lr[g] = (float)lr_at(&t->lr, (Group)g, t->step + 1);
-    OptimConf o = { .adam = { .lr = lr[G_LLM], .beta1 = (float)c->adam_beta1, .beta2 = (float)c->adam_beta2,
-                              .eps = (float)c->adam_epsilon, .decay = (float)c->weight_decay,
-                              .max_norm = (float)c->max_grad_norm, .step = t->updates + 1 },
-                    .group_lr = lr };
-    engine_apply_update(&t->engine, &o);
-    r->zero_grads = zero_grad_count_step(&t->zero_grad, &t->engine.mesh, lr);
-}
-
-/* Counts what ran eagerly since `before`, and says so when graphs were captured: a shape that comes again is
- * captured once. */
-static void report_graphs(const Trainer *t, GraphCounts before, StepReport *r)
-{
-    const GraphCache *g = &t->engine.graphs;
-    r->launches = t->engine.be.ledger.launches;
-    r->eager_phases = g->counts.eager - before.eager;
-    if (g->counts.captured > before.captured)
-        log_info(&t->log, "step %lld: captured %lld CUDA graphs, now %lld with %.1f MiB",
-                 (long long)r->step, (long long)(g->counts.captured - before.captured),
-                 (long long)g->counts.captured, (double)g->bytes / (1 << 20));
-}
-
-/* From micro-batches to updated weights, unless the guard skips the step. */
-static Status run_step(Trainer *t, const LoaderStep *in, StepReport *r)
-{
-    Ledger *ledger = &t->engine.be.ledger;
-    GraphCounts graphs = t->engine.graphs.counts;
-    bool shown = progress_due(&t->progress, t->step + 1);    /* experts are counted in such steps only */
-    StepStats stats = { .experts = shown ? &t->expert_counts : NULL, .sources = &t->source_loss,
-                        .doc = in->doc };
-    TRY(compute_gradients(t, in->micro, t->data.micro, r, &stats));
-    bool bad = r->verdict == STEP_NOT_FINITE || r->verdict == STEP_SPIKE;
-    if (bad) TRY(recheck_bad_step(t, in->micro, t->data.micro, r));
-    if (r->verdict == STEP_EMPTY)
-        log_warn(&t->log, "step %lld: %s; the step is skipped", (long long)t->step + 1,
-                 guard_verdict_text(r->verdict));
-    if (r->verdict == STEP_GOOD) apply_update(t, r);
-    ledger_stop(ledger);
-    TRY(backend_sync(&t->engine.be));
-    memcpy(r->part_seconds, ledger->seconds, sizeof r->part_seconds);
-    r->executed_flops = ledger_flops(ledger), r->chunked_layers = (double)ledger->chunked_layers;
-    report_graphs(t, graphs, r);
-    add_comm_time(t);
-    sum_ranks(t, r);
-    if (shown) measure_memory(t, r), report_comm_time(t, r), step_stats_sum_ranks(&stats, &t->engine);
-    t->updates += r->verdict == STEP_GOOD;
-    return OK;
-}
-
-/* Only the pipeline stage that has the tensor knows its name: all ranks end with the message of that
- * stage. */
-static Status stop_for_zero_grads(const Trainer *t)
-{
-    char why[512];
-    if (!trainer_agree_status(t, zero_grad_error(&t->zero_grad))) return OK;
-    snprintf(why, sizeof why, "%s", status_text());
-    return fail(E_CHECK, "%s", why);
-}
-
-Status trainer_step(Trainer *t, StepReport *r)
-{
-    LoaderStep in;
-    *r = (StepReport){ .step = t->step + 1, .lr = lr_at(&t->lr, G_LLM, t->step + 1) };
-    activity_phase("loading the data of step", r->step);
-    Status st = loader_next(t->loader, &in);
-    activity_phase("step", r->step);
-    if (!st && !in.micro) st = fail(E_DATA, "data.train ended before step %lld", (long long)r->step);
-    TRY(agree_status(t, st));
-    TRY_CTX(run_step(t, &in, r), "step %lld", (long long)r->step);
-    t->step = r->step, t->epoch = r->epoch = in.epoch, t->tokens += r->sums.tokens;
-    double now = clock_now();
-    r->data_wait = in.waited, r->bad_samples = in.skipped, r->seconds = now - t->step_ended;
-    t->step_ended = now;
-    if (r->zero_grads) TRY(stop_for_zero_grads(t));
-    return guard_record(&t->guard, r->verdict, r->sums.total, r->grad_norm);
-}
+/* ---- evaluations and checkpoints ---- */
 
 static Status eval_losses(Trainer *t, Evaluation *e)
 {
     LoaderStep in;
     for (;;) {
-        TRY(agree_status(t, loader_next(t->eval_loader, &in)));
+        TRY(trainer_agree_or_end(t, loader_next(t->eval_loader, &in)));
         if (!in.micro) return loader_rewind(t->eval_loader);
         Losses got;
         const Stream *s = in.micro[0];
@@ -237,10 +66,10 @@ Status trainer_evaluate(Trainer *t, Evaluation *e)
     Status st = eval_losses(t, e);
     if (!st) sum_evaluation(t, e);
     if (!st && !e->supervised)
-        st = agree_status(t, fail(E_DATA, "no token of the held-out data is supervised"));
+        st = trainer_agree_or_end(t, fail(E_DATA, "no token of the held-out data is supervised"));
     if (!st) e->loss /= (double)e->supervised;
     if (!st && t->conf.answers.run && trainer_can_generate(t))
-        st = agree_status(t, t->conf.answers.run(t->conf.answers.self, t, &e->accuracy));
+        st = trainer_agree_or_end(t, t->conf.answers.run(t->conf.answers.self, t, &e->accuracy));
     e->seconds = clock_now() - from;
     return st ? wrap(st, "evaluation") : OK;
 }
@@ -305,12 +134,21 @@ Status trainer_save(Trainer *t, bool last)
 
 static bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 
+static bool eval_due(const Trainer *t, int64_t step)
+{
+    int64_t every = trainer_has_eval(t) ? t->recipe->eval.eval_steps : 0;
+    return due(every, step) || (every && step == t->steps);
+}
+
+static bool save_due(const Trainer *t, int64_t step)
+{
+    return step == t->steps || due(t->recipe->checkpoint.save_steps, step);
+}
+
 static Status after_step(Trainer *t)
 {
-    bool last = t->step == t->steps;
-    int64_t every = trainer_has_eval(t) ? t->recipe->eval.eval_steps : 0;
-    if (due(every, t->step) || (every && last)) TRY(evaluate(t));
-    if (last || due(t->recipe->checkpoint.save_steps, t->step)) TRY(trainer_save(t, last));
+    if (eval_due(t, t->step)) TRY(evaluate(t));
+    if (save_due(t, t->step)) TRY(trainer_save(t, t->step == t->steps));
     if (t->first && (t->evaluated == t->step || t->saved == t->step))
         defer_error(t, trainer_write_expert_load(t));
     return OK;
@@ -348,28 +186,68 @@ static void watch_for_stall(Trainer *t)
         comm_watch(t->conf.world, seconds > LEAST ? seconds : LEAST, log_stall, t);
 }
 
-static Status one_step(Trainer *t)
+/* Shows a step that has ended, taken or skipped; st: how it ended. */
+static Status report_step(Trainer *t, const StepReport *r, Status st)
 {
-    StepReport r;
     bool first = t->progress.pace == 0;
-    watch_for_stall(t);
-    Status st = trainer_step(t, &r);
-    if (t->conf.world) comm_watch(t->conf.world, 0, NULL, NULL);
-    if (t->step == r.step) {                                 /* the step ended, taken or skipped */
-        char why[1024];
-        snprintf(why, sizeof why, "%s", st ? status_text() : "");
-        defer_error(t, progress_step(&t->progress, &r, &t->expert_counts, &t->source_loss));
-        if (st) st = fail(st, "%s", why);                    /* hides an error of progress_step */
-    }
-    if (progress_due(&t->progress, r.step))
+    char why[1024];
+    snprintf(why, sizeof why, "%s", st ? status_text() : "");
+    defer_error(t, progress_step(&t->progress, r, &t->expert_counts, &t->source_loss));
+    if (progress_due(&t->progress, r->step))
         expert_counts_end_line(&t->expert_counts), source_loss_clear(&t->source_loss);
-    if (first && !st && t->first) {
-        defer_error(t, trainer_write_plan(t, &r.sums.model));
+    if (st) return fail(st, "%s", why);                      /* hides an error of progress_step */
+    if (first && t->first) {
+        defer_error(t, trainer_write_plan(t, &r->sums.model));
         hang_files_remove(t->folder.dir);
     }
-    if (first && !st)
+    if (first)
         log_info(&t->log, "first step done %.2f s after the start (%.2f s to open, %.2f s waiting for data)",
-                 clock_now() - t->conf.started, t->open_ended - t->conf.started, r.data_wait);
+                 clock_now() - t->conf.started, t->open_ended - t->conf.started, r->data_wait);
+    return OK;
+}
+
+/* Ends the oldest step that was begun and shows it. */
+static Status end_oldest(Trainer *t)
+{
+    StepReport r;
+    Status st = trainer_end_step(t, &r);
+    return t->step == r.step ? report_step(t, &r, st) : st;
+}
+
+static Status end_begun(Trainer *t)
+{
+    while (t->begun) TRY(end_oldest(t));
+    return OK;
+}
+
+/* A step that could not begin; those before it have ended well. */
+static Status end_without(Trainer *t, Status st)
+{
+    char why[1024];
+    snprintf(why, sizeof why, "%s", status_text());
+    if (end_begun(t)) log_warn(&t->log, "%s", status_text());
+    return fail(st, "%s", why);
+}
+
+/* Whether the results of the step begun last are wanted before the next one begins: for what follows it, to
+ * know how long the first one takes, or because it may not count as an update. */
+static bool ends_at_once(const Trainer *t)
+{
+    int64_t step = t->step + t->begun;
+    bool first = t->progress.pace == 0, empty = !t->flight[t->begun - 1].r.sums.supervised;
+    return !t->late || first || empty || eval_due(t, step) || save_due(t, step);
+}
+
+/* Begins the next step. On a device that computes it meanwhile, what is ended and shown is the step before:
+ * the device does not wait for the host. */
+static Status one_step(Trainer *t)
+{
+    watch_for_stall(t);
+    Status st = trainer_begin_step(t);
+    if (st) st = end_without(t, st);
+    else if (t->begun > 1) st = end_oldest(t);
+    if (!st && ends_at_once(t)) st = end_begun(t);
+    if (t->conf.world) comm_watch(t->conf.world, 0, NULL, NULL);
     return st;
 }
 
@@ -386,9 +264,10 @@ Status trainer_run(Trainer *t)
     if (!t->step && t->recipe->eval.eval_on_start) st = evaluate(t);
     while (!st && !(st = poll_stop(t, &signal)) && !signal && t->step < t->steps) {
         st = one_step(t);
-        if (!st) st = after_step(t);
+        if (!st && !t->begun) st = after_step(t);
         if (!st) st = poll_save(t, t->step == t->steps);
     }
+    if (!st) st = end_begun(t);
     if (st == E_CHECK || (st && (t->failure_agreed || !t->conf.world))) st = end_on_failure(t, st);
     if (!st && signal && t->step < t->steps) st = stop_on_signal(t, signal);
     else if (!st)

@@ -39,8 +39,8 @@ Status zero_grad_open(ZeroGradCheck *s, const Model *m, int64_t limit)
     int    n = params_tensors(&m->params), words = n / 64 + 1;
     size_t cells = (size_t)n + 1, bits = (size_t)(1 + (c ? c->size : 1)) * 2 * (size_t)words;
     *s = (ZeroGradCheck){ .limit = limit, .n = n, .words = words, .tensor = calloc(cells, sizeof *s->tensor),
-                  .square = calloc(cells, sizeof *s->square), .bits = calloc(bits, sizeof *s->bits) };
-    if (!s->tensor || !s->square || !s->bits)
+                  .bits = calloc(bits, sizeof *s->bits), .due = calloc(2 * (size_t)words, sizeof *s->due) };
+    if (!s->tensor || !s->bits || !s->due)
         return fail(E_FIT, "no host memory for the gradients of %d tensors", n);
     list_tensors(s, m);
     link_adapters(s, m);
@@ -49,7 +49,7 @@ Status zero_grad_open(ZeroGradCheck *s, const Model *m, int64_t limit)
 
 void zero_grad_close(ZeroGradCheck *s)
 {
-    free(s->tensor), free(s->square), free(s->bits);
+    free(s->tensor), free(s->bits), free(s->due);
     *s = (ZeroGradCheck){ 0 };
 }
 
@@ -58,27 +58,33 @@ static bool bit(const uint64_t *bits, int i)        { return bits[i / 64] >> (i 
 
 /* Gathers the bits of all ranks of the stage, which have the same tensors in the same order, and ORs them
  * into the first rank's. */
-static void gather_bits(ZeroGradCheck *s, Comm *c)
+static void gather_bits(ZeroGradCheck *s, Comm *c, const uint64_t *due, const double *squares)
 {
     int       each = 2 * s->words;
     uint64_t *mine = s->bits + (size_t)c->size * (size_t)each;
     memset(mine, 0, (size_t)each * sizeof *mine);
     for (int i = 0; i < s->n; i++) {
-        bool counts = optim_owns_piece(s->tensor[i].p, s->tensor[i].piece);
-        set_bit(mine, i, counts);
-        set_bit(mine + s->words, i, counts && s->square[1 + i] > 0);
+        set_bit(mine, i, bit(due, i));
+        set_bit(mine + s->words, i, bit(due, i) && squares[1 + i] > 0);
     }
     comm_host_gather(c, s->bits, mine, (size_t)each * sizeof *mine);
     for (int r = 1; r < c->size; r++)
         for (int i = 0; i < each; i++) s->bits[i] |= s->bits[(size_t)r * (size_t)each + (size_t)i];
 }
 
-int zero_grad_count_step(ZeroGradCheck *s, const Mesh *mesh, const float *lr)
+void zero_grad_expect(ZeroGradCheck *s, int slot)
+{
+    uint64_t *due = s->due + slot * s->words;
+    memset(due, 0, (size_t)s->words * sizeof *due);
+    for (int i = 0; i < s->n; i++) set_bit(due, i, optim_owns_piece(s->tensor[i].p, s->tensor[i].piece));
+}
+
+int zero_grad_count_step(ZeroGradCheck *s, const Mesh *mesh, int slot, const double *squares, const float *lr)
 {
     const uint64_t *counts = s->bits, *nonzero = s->bits + s->words;
     int found = 0;
     if (!s->limit) return 0;
-    gather_bits(s, stage_comm(mesh));
+    gather_bits(s, stage_comm(mesh), s->due + slot * s->words, squares);
     for (int i = 0; i < s->n; i++) {
         ZeroGradTensor *x = &s->tensor[i];
         bool waits = x->through >= 0 && !s->tensor[x->through].moved;

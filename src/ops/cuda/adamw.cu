@@ -5,9 +5,9 @@
  *         second one block adds the parts of each tensor, then the tensors. Lengths and starts alone fix the
  *         order of the sums. Squares and sums are double, loads 16 bytes.
  * adamw   A block takes 2048 elements, with all loads of a thread in flight. One thread of each block
- *         computes the clipping factor from sumsq while the loads are under way; the other factors of a step
- *         come from the host (AdamStep), by value or by address. Bases not aligned for four elements are
- *         walked one element at a time.
+ *         computes the clipping factor from sumsq and reads the verdict while the loads are under way; the
+ *         other factors of a step come from the host (AdamStep), by value or by address. Bases not aligned
+ *         for four elements are walked one element at a time.
  * set_weight   One element a thread; it runs once. */
 #include "ops/cuda/runs.cuh"
 
@@ -159,6 +159,7 @@ template <class M, class S> struct Streams {
     S            *v;
     const float  *g;
     const double *sumsq;                     /* NULL: gradients stay as they are */
+    const double *verdict;                   /* NULL: STEP_GOOD */
     int64_t       n;
 };
 
@@ -166,6 +167,13 @@ static __device__ inline float clip_of(const double *sumsq, float max_norm)
 {
     double clip = sumsq ? max_norm / (sqrt(*sumsq) + 1e-6) : 1.0;
     return clip < 1.0 ? (float)clip : 1.0f;
+}
+
+/* The clipping factor, or SKIPPED where the step does not update. */
+enum { SKIPPED = -1 };
+template <class M, class S> static __device__ inline float decide(const Streams<M, S> &s, float max_norm)
+{
+    return s.verdict && *s.verdict != STEP_GOOD ? (float)SKIPPED : clip_of(s.sumsq, max_norm);
 }
 
 /* Every product and sum is spelled out: no two ways to store the state may be compiled to different ones. */
@@ -253,9 +261,10 @@ static __global__ void __launch_bounds__(THREADS, 4) step_all(Streams<M, S> s, G
     #pragma unroll
     for (int k = 0; k < HELD; k++)
         if (at + k * THREADS * N < whole) h[k].load(s, at + k * THREADS * N);
-    if (!threadIdx.x) shared = clip_of(s.sumsq, given.max_norm);
+    if (!threadIdx.x) shared = decide(s, given.max_norm);
     __syncthreads();
     float clip = shared;
+    if (clip == SKIPPED) return;
     #pragma unroll
     for (int k = 0; k < HELD; k++)
         if (at + k * THREADS * N < whole) h[k].update(s, at + k * THREADS * N, clip, f);
@@ -279,7 +288,8 @@ static void step_typed(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v,
                         copies && w.dtype == F32 ? (float *)w.data : NULL,
                         copies && w.dtype == BF16 ? (bf16 *)w.data : NULL,
                         SPLIT ? (uint16_t *)master.data : NULL, (M *)m.data, (S *)v.data,
-                        (const float *)g.data, clips ? (const double *)sumsq.data : NULL, t_count(w) };
+                        (const float *)g.data, clips ? (const double *)sumsq.data : NULL,
+                        (const double *)h.verdict.data, t_count(w) };
     if (by4) LAUNCH(be, "adamw", (step_all<M, S, 4, SPLIT>), blocks, THREADS, 0, s, f);
     else     LAUNCH(be, "adamw", (step_all<M, S, 1, SPLIT>), blocks, THREADS, 0, s, f);
 }

@@ -1,11 +1,11 @@
 /* ops/cuda/backend_cuda.cu -- an NVIDIA GPU as a device: memory, copies, the compute stream and the copy
  * streams, the sticky error. The kernels are in ops/cuda/<file>.cu. */
 #include "ops/cuda/comm_clock.cuh"
+#include "ops/cuda/nvml.cuh"
 #include "ops/cuda/progress.cuh"
 
 #include "base/grow.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,6 +138,8 @@ static void cuda_close(Backend *be)
     for (int i = 0; i < c->marks_cap; i++)
         if (c->mark[i].event) cudaEventDestroy(c->mark[i].event);
     free(c->mark);
+    for (int i = 0; i < POST_SLOTS; i++)
+        if (c->post[i].done) cudaEventDestroy(c->post[i].done);
     comm_clock_close(c);
     close_lanes(c);
     if (c->freed) cudaEventDestroy(c->freed);
@@ -366,47 +368,54 @@ static void cuda_clock(Backend *be, Part ended)
     cuda_stick(be, cudaEventRecord(m->event, c->stream), "timing");
 }
 
-static void read_clock(Backend *be)
+static void add_interval(Backend *be, const CudaMark *from, const CudaMark *to, double *seconds)
+{
+    float ms = 0;
+    if (to->part == PART_N) return;                         /* between two clocks */
+    cuda_stick(be, cudaEventElapsedTime(&ms, from->event, to->event), "timing");
+    seconds[to->part] += ms * 1e-3;
+}
+
+/* Reads the first n marks, whose events have happened, and moves the others up. The last one read stays: it
+ * starts the next interval. */
+static void read_marks(Backend *be, int n, double *seconds)
 {
     Cuda *c = cuda_of(be);
-    for (int i = 1; i < c->marks; i++) {
-        float ms = 0;
-        cuda_stick(be, cudaEventElapsedTime(&ms, c->mark[i - 1].event, c->mark[i].event), "timing");
-        be->ledger.seconds[c->mark[i].part] += ms * 1e-3;
+    for (int i = 1; i < n; i++) add_interval(be, &c->mark[i - 1], &c->mark[i], seconds);
+    for (int i = n - 1, to = 0; n > 1 && i < c->marks; i++, to++) {
+        CudaMark read = c->mark[to];
+        c->mark[to] = c->mark[i], c->mark[i] = read;
     }
-    if (c->marks > 1) {                                     /* the last mark starts the next interval */
-        CudaMark last = c->mark[c->marks - 1];
-        c->mark[c->marks - 1] = c->mark[0], c->mark[0] = last, c->marks = 1;
-    }
-    if (be->ledger.since <= 0) c->marks = 0;
+    if (n > 1) c->marks -= n - 1, c->marks_read += n - 1;
 }
 
 static Status cuda_sync(Backend *be)
 {
-    cuda_stick(be, cudaStreamSynchronize(cuda_of(be)->stream), "sync");
-    if (!be->sticky) read_clock(be), comm_clock_read(be);
+    Cuda *c = cuda_of(be);
+    cuda_stick(be, cudaStreamSynchronize(c->stream), "sync");
+    if (!be->sticky) read_marks(be, c->marks, be->ledger.seconds), comm_clock_read(be);
     return be->sticky;
 }
 
-/* By NVML, which comes with the driver; loaded on demand. */
-static void cuda_state(char *out, size_t n)
+/* The copy is in the compute stream: results of the next step overwrite src after it. */
+static void cuda_post(Backend *be, int slot, void *host, Tensor src)
 {
-    typedef int (*Fn)(...);
-    void    *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW), *gpu = NULL;
-    unsigned mhz = 0, mw = 0, heat = 0;
-    *out = 0;
-    if (!lib) return;
-    Fn init = (Fn)dlsym(lib, "nvmlInit_v2"), open = (Fn)dlsym(lib, "nvmlDeviceGetHandleByIndex_v2");
-    Fn clock = (Fn)dlsym(lib, "nvmlDeviceGetClockInfo"), power = (Fn)dlsym(lib, "nvmlDeviceGetPowerUsage");
-    Fn degrees = (Fn)dlsym(lib, "nvmlDeviceGetTemperature"), stop = (Fn)dlsym(lib, "nvmlShutdown");
-    if (init && open && clock && power && degrees && stop && !init()) {
-        enum { CLOCK_SM = 1, SENSOR_GPU = 0 };
-        if (!open((unsigned)cuda_own_gpu(), &gpu) && !clock(gpu, CLOCK_SM, &mhz) && !power(gpu, &mw) &&
-            !degrees(gpu, SENSOR_GPU, &heat))
-            snprintf(out, n, "%u MHz, %.0f W, %u C", mhz, mw / 1000.0, heat);
-        stop();
-    }
-    dlclose(lib);
+    Cuda     *c = cuda_of(be);
+    CudaPost *p = &c->post[slot];
+    if (be->preparing) return;
+    if (!p->done) cuda_stick(be, cudaEventCreateWithFlags(&p->done, cudaEventDisableTiming), "results");
+    cuda_stick(be, cudaMemcpyAsync(host, src.data, (size_t)t_bytes(src), cudaMemcpyDefault, c->stream),
+               "results");
+    cuda_stick(be, cudaEventRecord(p->done, c->stream), "results");
+    p->marks = c->marks_read + c->marks;
+}
+
+static void cuda_wait_post(Backend *be, int slot, double *seconds)
+{
+    Cuda *c = cuda_of(be);
+    if (be->preparing || !c->post[slot].done) return;
+    cuda_stick(be, cudaEventSynchronize(c->post[slot].done), "results");
+    if (!be->sticky) read_marks(be, (int)(c->post[slot].marks - c->marks_read), seconds);
 }
 
 /* Zero for a GPU that cannot be opened, so that "auto" takes the CPU. */
@@ -471,7 +480,8 @@ static void cuda_describe(char *out, size_t n)
 
 extern "C" const Device device_cuda = {
     "cuda",     &cuda_ops,   false,      cuda_open,    cuda_close, cuda_map,
-    cuda_unmap, cuda_upload, cuda_put,   cuda_fetch,   cuda_pin,   cuda_sync,  cuda_describe, cuda_state,
+    cuda_unmap, cuda_upload, cuda_put,   cuda_fetch,   cuda_pin,   cuda_sync,  cuda_describe, nvml_state,
     cuda_memory, cuda_peak,  cuda_ahead, cuda_join,    cuda_prepare, cuda_clock, cuda_host_map,
-    cuda_host_unmap, &cuda_copies, cuda_memory_used, &cuda_shared_memory, cuda_mark, &cuda_graphs,
+    cuda_host_unmap, &cuda_copies, cuda_memory_used, &cuda_shared_memory, cuda_mark, &cuda_graphs, cuda_post,
+    cuda_wait_post, nvml_energy,
 };

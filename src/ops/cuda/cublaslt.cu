@@ -238,6 +238,7 @@ bool lt_matmul(Backend *be, const LtCall *q)
     if (!ws) return true;                               /* preparing, or failed */
     if (lt->unsaved) lt->unsaved = false, lt_save(lt);  /* the first product after the preparation */
     cublasStatus_t st = lt_launch(lt, q, &p, &s->algo, ws, gpu->stream);
+    be->ledger.launches++;
     if (!ok(st) && !be->sticky)
         be->sticky = fail(E_DEVICE, "gemm %s %s by %s into %s: cuBLASLt: %s", q->mode == GEMM_NT ? "nt" :
                           q->mode == GEMM_NN ? "nn" : "tn", t_fmt(q->a), t_fmt(q->b), t_fmt(q->d),

@@ -20,7 +20,11 @@
 
 typedef __nv_bfloat16 bf16;
 
+/* part: that ended there; PART_N: a clock started. */
 typedef struct CudaMark { cudaEvent_t event; Part part; } CudaMark;
+
+/* A copy of results to the host; marks: timing marks recorded before it, since the GPU was opened. */
+typedef struct CudaPost { cudaEvent_t done; int64_t marks; } CudaPost;
 typedef struct CommClock CommClock;                    /* comm_clock.cuh */
 typedef CUresult (*ProgressWrite)(CUstream, CUdeviceptr, cuuint32_t, unsigned);     /* progress.cuh */
 
@@ -33,8 +37,10 @@ typedef struct Cuda {
     size_t       ws_bytes, ws_needed;
     void       **retired;             /* workspaces that were too small */
     int          retired_n, retired_cap;
-    CudaMark    *mark;                /* ends of model parts since the last sync */
+    CudaMark    *mark;                /* ends of model parts that were not read, after the last one read */
     int          marks, marks_cap;
+    int64_t      marks_read;          /* since the GPU was opened */
+    CudaPost     post[POST_SLOTS];
     CommClock   *comm_clock;          /* NULL: no transport measures calls on the device's clock */
     ProgressWrite progress_write;     /* cuStreamWriteValue32 */
     uint32_t    *progress;            /* Backend.progress: pinned, written by the compute stream */
