@@ -145,9 +145,13 @@ static void remove_from_watch(Comm *c)
     pthread_mutex_unlock(&c->trace->comms_lock);
 }
 
+/* The first use of a GPU loads all kernels, which takes seconds. */
 static Status open_over(const Transport *t, Comm **world, Comm *host)
 {
-    TRY(t->open_over(world, host));
+    activity_slow_begin();
+    Status st = t->open_over(world, host);
+    activity_slow_end();
+    TRY(st);
     add_to_watch(*world);
     return OK;
 }

@@ -79,7 +79,9 @@ void backend_memory(const char *name, double *left, double *all)
 {
     const Device *m = find(name);
     *left = *all = 0;
+    activity_slow_begin();                                  /* the first use of a GPU loads all kernels */
     if (m && m->memory) m->memory(left, all);
+    activity_slow_end();
 }
 
 double backend_memory_used(const char *name)
