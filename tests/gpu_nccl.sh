@@ -2,7 +2,7 @@
 # Layouts over NCCL, with ranks that share one GPU: each has the losses of one rank at every step. NCCL takes
 # ranks of one GPU for ranks of several hosts, because each has a NCCL_HOSTID of its own, and connects them by
 # sockets over loopback. Part of gpu.sh. TREB_GPU_BACKEND=cpu runs the layouts over MPI, which tests the test.
-# LAYOUTS=pp runs those whose name contains pp; layouts of up to RANKS ranks run at a time.
+# LAYOUTS="pp cp2" runs those whose name contains pp or cp2; layouts of up to RANKS ranks run at a time.
 . tests/ranklab.sh
 gpu=${TREB_GPU_BACKEND:-cuda} steps=${TREB_RANK_STEPS:-8} at_once=${RANKS:-10} comm=nccl
 [ "$gpu" = cuda ] || comm=mpi
@@ -118,7 +118,12 @@ run_all() {                              # run_all command rows...: the second w
 }
 reference() { train "$tmp/one-$1-$3" 1 "$1" "$3"; }            # reference MODEL 1 TOKENS
 picked=()
-for row in "${rows[@]}"; do case ${row%% *} in *"${LAYOUTS:-}"*) picked+=("$row");; esac; done
+wanted() {                               # wanted NAME
+    local word
+    for word in ${LAYOUTS:-}; do case $1 in *"$word"*) return;; esac; done
+    [ -z "${LAYOUTS:-}" ]
+}
+for row in "${rows[@]}"; do wanted "${row%% *}" && picked+=("$row"); done
 [ "$gpu" != cuda ] || [ -n "${TREB_NO_MPS:-}" ] || start_mps
 mapfile -t references < <(printf '%s\n' "${picked[@]}" | awk '{ print $3, 1, $4 }' | sort -u)
 run_all reference "${references[@]}"
