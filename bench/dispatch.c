@@ -32,7 +32,7 @@ static void declare(ExpertLayer *l, Param *p, int rank, const int64_t *n)
 
 bool dispatcher_refuses(const char *name, int ranks, int per_node)
 {
-    return dispatcher_rows[dispatcher_find(name)].one_node && ranks > per_node;
+    return dispatcher_within_node(&dispatcher_rows[dispatcher_find(name)]) && ranks > per_node;
 }
 
 static Status open_memory(ExpertLayer *l, const DispatchBench *b, int64_t T, const char *dispatcher,
@@ -44,7 +44,7 @@ static Status open_memory(ExpertLayer *l, const DispatchBench *b, int64_t T, con
     TRY(mesh_open(&l->mesh, world, &(MeshLayout){ .ep = world->size }));
     mesh_bind(&l->mesh, &l->be);
     TRY(dispatch_open(&l->dispatcher, &l->mesh, &(DispatchConf){ .name = dispatcher, .shape = shape }));
-    l->be.shares = l->dispatcher.row->one_node && peer_memory_shares(world);
+    l->be.shares = l->dispatcher.row->maps && peer_memory_shares(l->mesh.comm[GR_ep_intra_node]);
     TRY(backend_arena_open(&l->be, &l->arena, "act", bytes));
     TRY(backend_arena_open(&l->be, &l->scratch, "scratch", bytes));
     TRY(backend_host_arena_open(&l->be, &l->host, "host", 4096));

@@ -294,10 +294,14 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-/* Dispatchers that work within a node have their cases on one. */
+/* Dispatchers that work within a node have their cases on one, and those that map memory have all parts of an
+ * expert on one. */
 static Case placed(Case k)
 {
-    if (dispatcher_rows[dispatcher_find(k.name)].one_node) k.per_node = k.domain = 0;
+    const DispatcherRow *row = &dispatcher_rows[dispatcher_find(k.name)];
+    if (row->maps && k.per_node && k.domain > k.per_node) k.domain = 0;
+    int size = k.domain ? k.domain : k.per_node;
+    if (dispatcher_within_node(row) || (row->maps && size % k.etp)) k.per_node = k.domain = 0;
     return k;
 }
 

@@ -34,6 +34,7 @@ train() {                                # train FOLDER RANKS MODEL TOKENS overr
 rows=()
 layout() { rows+=("$*"); }               # layout NAME RANKS MODEL TOKENS overrides...
 adapted=("${text[@]}" "${lora[@]}") peer=moe.dispatcher=peer
+hops="moe.dispatcher=deepep_peer comm.ranks_per_node=2"        # two nodes of two ranks
 
 # name               ranks model tokens  overrides; a micro-batch has 128 tokens of text or 256 with pictures
 layout dp2              2 text    512
@@ -57,6 +58,14 @@ layout ep4-hybridep     4 text   1024  parallel.ep=4 moe.dispatcher=hybridep com
        moe.overlap=true
 layout ep4-chunked      4 text    512  parallel.ep=4 moe.dispatcher=alltoall moe.rank_capacity=1
 layout etp2-ep2         4 text    512  parallel.etp=2 parallel.ep=2 $peer
+layout hops-ep4         4 text    512  parallel.ep=4 $hops
+layout hops-etp2-ep2    4 text    512  parallel.etp=2 parallel.ep=2 $hops
+layout hops-zero3-full  4 text    512  parallel.ep=4 parallel.zero=3 memory.recompute=[full] $hops
+layout hops-overlap     4 text   1024  parallel.ep=4 moe.overlap=true $hops
+layout hops-chunked     4 text    512  parallel.ep=4 moe.rank_capacity=1 $hops
+layout hops-tp2         4 text    512  parallel.tp=2 parallel.ep=4 $hops
+layout hops-lora        4 adapted 512  parallel.ep=4 $hops
+layout hops-images      4 images  1024 parallel.ep=4 $hops
 layout pp2-1            2 text    128  parallel.pp=2
 layout pp2-2            2 text    256  parallel.pp=2
 layout pp2-8            2 text   1024  parallel.pp=2
@@ -90,6 +99,8 @@ try_layout() {                           # writes $tmp/NAME.result: ok, or what 
     elif ! agree "$tmp/one-$model-$tokens" "$tmp/$name" "$steps" >"$tmp/$name.diff"; then
         echo "has other losses than one rank: $(head -n 1 "$tmp/$name.diff")" >"$tmp/$name.result"
     else echo "ok $((SECONDS - began)) s" >"$tmp/$name.result"; fi
+    [ -z "${VERBOSE:-}" ] || echo "  $name $(cat "$tmp/$name.result")" \
+        "$(grep -oE 'dispatch +[a-z_]+|[0-9]* communicators took [0-9.]* MiB' "$tmp/$name.log" | tr '\n' ' ')"
 }
 declare -A running                       # ranks by process id
 wait_for_ranks() {                       # wait_for_ranks N: until N ranks more are at most `at_once`
@@ -136,7 +147,5 @@ for row in "${picked[@]}"; do
     name=${row%% *}
     cp "$tmp/$name.log" "$tmp/out"
     check "$name $(cat "$tmp/$name.result")" grep -q '^ok' "$tmp/$name.result"
-    [ -z "${VERBOSE:-}" ] || echo "  $name $(cat "$tmp/$name.result")" \
-        "$(grep -oE 'dispatch +[a-z]+|[0-9]* communicators took [0-9.]* MiB' "$tmp/$name.log" | tr '\n' ' ')"
 done
 report

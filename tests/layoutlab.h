@@ -333,7 +333,7 @@ static inline void case_words(RuleInput *r, const char *text)
     struct { const char *key; long long *value; } row[] = {
         { "world=", &r->world }, { "etp=", &r->etp }, { "tp=", &r->tp }, { "cp=", &r->cp },
         { "vpp=", &r->vpp }, { "pp=", &r->pp }, { "ep=", &r->ep }, { "zero=", &r->zero },
-        { "replicas=", &r->replicas },
+        { "replicas=", &r->replicas }, { "domain=", &r->domain },
     };
     for (size_t i = 0; text && i < sizeof row / sizeof *row; i++) {
         char key[16];

@@ -41,6 +41,9 @@ check "chunked expert layers are counted" grep -qE '"moe/sliced_layers": [1-9]' 
 layout peer4 4 parallel.ep=4 moe.rank_capacity=1 moe.dispatcher=peer
 check "steps that overflow are run again" grep -qE '"moe/sliced_layers": [1-9]' "$tmp/peer4/metrics.jsonl"
 
+hops=(moe.dispatcher=deepep_peer comm.ranks_per_node=2)
+layout hops4 4 parallel.ep=4 parallel.zero=3 moe.rank_capacity=1 moe.overlap=true "${hops[@]}"
+
 # Half a run on one layout, the rest on others.
 level=(optim.lr_scheduler_type=constant optim.warmup_ratio=0)
 goes_on() {                              # goes_on RANKS LAST overrides...: up to step LAST

@@ -180,7 +180,7 @@ static void named_layouts(void)
         " world=2 zero=3",     " world=2 zero=0",     " world=4 ep=2",
         " world=4 tp=2 pp=2",  " world=8 tp=8",       " world=4 pp=2 vpp=2",
         " world=4 ep=2 etp=2", " world=4 tp=2 ep=4 zero=3", " world=4 pp=2 ep=2 zero=3",
-        " world=4 ep=4 peer",  " world=4 ep=4 zero=3 peer",
+        " world=4 ep=4 peer",  " world=4 ep=4 zero=3 peer", " world=4 ep=4 domain=2 deepep_peer",
     };
     uint64_t seed = first_seed() + 5000;
     if (commlab_.mpi) SKIP("a layout has its own number of ranks");
@@ -191,7 +191,8 @@ static void named_layouts(void)
         r->overlap = false, r->recomputes = r->offloads = 0, r->recompute_method = "uniform";
         r->recompute_layers = 1, the_case.pictures = true, the_case.rank_capacity = 0;
         case_words(r, cases[i]);
-        r->dispatcher = strstr(cases[i], "peer") ? "peer" : r->ep * r->etp > 1 ? "auto" : "local";
+        r->dispatcher = strstr(cases[i], "deepep") ? "deepep_peer" : strstr(cases[i], "peer") ? "peer"
+                      : r->ep * r->etp > 1 ? "auto" : "local";
         trains = i % 2, drops = i % 4 == 1;
         EXPECT(rules_legal(r), "%s is not legal", cases[i]);
         compare_layout(&the_case, seed);

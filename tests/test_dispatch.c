@@ -135,14 +135,15 @@ static int64_t wanted(const Case *k, const Result *from, int g)
     return n;
 }
 
-/* Bytes between domains: each token once per domain that has an expert of it, with its tag, and one row
- * back. */
+/* Bytes between domains: each token once per domain that has an expert of it, with its tag, and one row back;
+ * where the members of a domain know no counts of others, also the counts of this hop. */
 static void each_token_once_per_node(void)
 {
     for (int i = 0; i < DISPATCHER_COUNT; i++)
         for (int j = 0; dispatcher_rows[i].two_level && j < 3; j++) {
             Case k = base(i);
             k.world = 16, k.per_node = j == 2 ? 2 : 4, k.ep = j ? 8 : 16, k.etp = j ? 2 : 1, k.K = MAX_K;
+            int64_t nodes = k.world / k.per_node, counts = (nodes - 1) * (nodes + 1) * 4;
             Result *o = run(k);
             for (int r = 0; r < k.world && all_well(&k, o); r++) {
                 int64_t there = 0, back = 0;
@@ -152,7 +153,8 @@ static void each_token_once_per_node(void)
                     back  += wanted(&k, &o[g * k.per_node + r % k.per_node], r / k.per_node);
                 }
                 const LedgerComm *inter_node = &o[r].forward.comm[GR_ep_inter_node];
-                EXPECT(inter_node->inter_node == there * (D * 4 + 2 * k.K * 4) + back * D * 4 &&
+                EXPECT(inter_node->inter_node == there * (D * 4 + 2 * k.K * 4) + back * D * 4 +
+                                                 (dispatcher_rows[i].maps ? counts : 0) &&
                            inter_node->intra_node == 0,
                        "%s: rank %d sent %lld bytes for %lld tokens, back %lld", say(&k), r,
                        (long long)inter_node->inter_node, (long long)there, (long long)back);
@@ -252,6 +254,10 @@ static void says_why_not(void)
     c = conf_of(&k), c.name = "hybridep", c.chunk = 1;
     EXPECT_FAIL(dispatch_open(&d, &mesh, &c), E_CONFIG, "set 2 or more");
     mesh_close(&mesh);
+    EXPECT_OK(mesh_open(&mesh, world, &(MeshLayout){ .ep = 2, .etp = 2, .domain = 1 }));
+    c = conf_of(&k), c.name = "deepep_peer";
+    EXPECT_FAIL(dispatch_open(&d, &mesh, &c), E_CONFIG, "parts of an expert");
+    mesh_close(&mesh);
     EXPECT_OK(mesh_open(&mesh, world, &(MeshLayout){ .ep = 1 }));
     c = conf_of(&k);
     EXPECT_FAIL(dispatch_open(&d, &mesh, &c), E_CONFIG, "local");
@@ -266,10 +272,14 @@ static void auto_picks(void)
     static const struct { bool gpu, overlap, pad; int node; const char *unmapped, *name, *why; } rows[] = {
         { false, false, false, 0, "", "alltoall", "CPU" },
         { true, false, false, 0, "", "peer", "share a node" },
-        { true, false, false, 2, "", "deepep", "several nodes" },
+        { true, false, false, 2, "", "deepep_peer", "several nodes, those of a node map" },
+        { true, true, false, 2, "", "deepep_peer", "several nodes" },
         { true, true, false, 0, "", "alltoall", "moe.overlap" },
         { true, false, true, 0, "", "alltoall", "pad_to_capacity" },
-        { true, false, false, 0, "auto: no IPC here", "alltoall", "no IPC here" },
+        { true, false, false, 0, "no IPC here", "alltoall", "share a node; no IPC here" },
+        { true, false, false, 2, "no IPC here", "deepep", "several nodes; no IPC here" },
+        { true, false, false, 1, "", "deepep", "a node has one of them" },
+        { false, false, false, 2, "", "deepep", "several nodes; on CPUs" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Comm *world;

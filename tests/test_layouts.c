@@ -237,8 +237,11 @@ static void overlapped_chunks_change_no_bit(void)
     int      world = commlab_.mpi ? commlab_.mpi->size : 0;
     if (commlab_.mpi) EXPECT_OK(comm_host_broadcast(commlab_.mpi, &seed, sizeof seed));
     for (int i = 0; i < DRAWN; i++, seed++) {
-        do draw_overlapped(&the_case, seed, world, SHORT), seed += 1000; while (the_case.rule.ep < 2);
-        the_case.rule.dispatcher = "hybridep", the_case.rank_capacity = least_capacity(&the_case.rule);
+        RuleInput *r = &the_case.rule;
+        do draw_overlapped(&the_case, seed, world, SHORT), seed += 1000; while (r->ep < 2);
+        r->dispatcher = i & 1 ? "deepep_peer" : "hybridep";
+        if (i & 1) r->domain = r->etp * (r->ep > 2 && r->ep % 2 == 0 ? 2 : 1);
+        the_case.rank_capacity = least_capacity(r);
         expect_same_bits(&the_case, seed);
     }
 }

@@ -24,6 +24,14 @@ static Case peer_case(int world)
     return k;
 }
 
+/* Two nodes of two ranks, of which the ranks of one map each other's memory. */
+static Case hops_case(void)
+{
+    Case k = base(DISPATCHER_deepep_peer);
+    k.world = k.ep = 4, k.per_node = 2;
+    return k;
+}
+
 static void *peer_main(void *arg)
 {
     PeerRank  *p = arg;
@@ -50,7 +58,7 @@ static void run_ranks(PeerRank *p, Case k, void (*ranks_do)(PeerRank *, Layer *,
 {
     Comm     *world[MAX_RANKS];
     pthread_t thread[MAX_RANKS];
-    EXPECT_OK(comm_open_threads(world, k.world, 0));
+    EXPECT_OK(comm_open_threads(world, k.world, k.per_node));
     running = k.world;
     for (int r = 0; r < k.world; r++) {
         p[r] = (PeerRank){ .world = world[r], .k = k, .rank = r, .run = ranks_do };
@@ -74,21 +82,50 @@ static void overflowing_layer(PeerRank *p, Layer *l, Dispatcher *d)
 }
 
 /* Every rank sees it, nothing is sent, and asking clears it. */
-static void overflow_is_seen_by_all(void)
+static void expect_overflow(Case k)
 {
     PeerRank p[4];
-    Case     k = peer_case(4);
+    k.rank_capacity = 1;
+    run_ranks(p, k, overflowing_layer);
+    for (int r = 0; r < 4; r++)
+        EXPECT(!p[r].status && p[r].overflow && p[r].same, "%s: rank %d: %s, overflow %d, sent nothing %d",
+               k.name, r, p[r].text, p[r].overflow, p[r].same);
+    k.eval = true;
+    run_ranks(p, k, overflowing_layer);
+    for (int r = 0; r < 4; r++)
+        EXPECT(!p[r].status && p[r].overflow, "%s: rank %d: %s", k.name, r, p[r].text);
+    k.skew = NATURAL, k.rank_capacity = 4;
+    run_ranks(p, k, overflowing_layer);
+    for (int r = 0; r < 4; r++)
+        EXPECT(!p[r].status && !p[r].overflow && !p[r].same, "%s: rank %d: %s", k.name, r, p[r].text);
+}
+
+static void overflow_is_seen_by_all(void)
+{
+    Case k = peer_case(4);
+    k.skew = HOT;
+    expect_overflow(k);
+}
+
+/* With one expert for all tokens, those that arrive at its node are twice the rows of an even share. */
+static void overflow_between_nodes(void)
+{
+    Case k = hops_case();
+    k.skew = ONE, k.K = 1;
+    expect_overflow(k);
+}
+
+/* All tokens fit the buffers of the members that forward them, but not those of an expert's rank: the ranks
+ * of its node see it, those of the other do not. */
+static void overflow_of_one_node(void)
+{
+    PeerRank p[4];
+    Case     k = hops_case();
     k.skew = HOT, k.rank_capacity = 1;
     run_ranks(p, k, overflowing_layer);
     for (int r = 0; r < 4; r++)
-        EXPECT(!p[r].status && p[r].overflow && p[r].same, "rank %d: %s, overflow %d, sent nothing %d", r,
-               p[r].text, p[r].overflow, p[r].same);
-    k.eval = true;
-    run_ranks(p, k, overflowing_layer);
-    for (int r = 0; r < 4; r++) EXPECT(!p[r].status && p[r].overflow, "rank %d: %s", r, p[r].text);
-    k.skew = NATURAL, k.rank_capacity = 4;
-    run_ranks(p, k, overflowing_layer);
-    for (int r = 0; r < 4; r++) EXPECT(!p[r].status && !p[r].overflow && !p[r].same, "rank %d", r);
+        EXPECT(!p[r].status && p[r].overflow == (r < 2), "rank %d: %s, overflow %d", r, p[r].text,
+               p[r].overflow);
 }
 
 /* ---- a rank that does not come ---- */
@@ -194,16 +231,21 @@ static void two_lanes(PeerRank *p, Layer *l, Dispatcher *d)
 
 static void ranks_of_uneven_speed(void)
 {
-    PeerRank p[4];
-    Case     k = peer_case(4);
-    k.overlap = true, k.K = 3;
-    run_ranks(p, k, two_lanes);
-    for (int r = 0; r < 4; r++) EXPECT(!p[r].status && p[r].same, "rank %d: %s", r, p[r].text);
+    for (int i = 0; i < 2; i++) {
+        PeerRank p[4];
+        Case     k = i ? hops_case() : peer_case(4);
+        k.overlap = true, k.K = 3;
+        run_ranks(p, k, two_lanes);
+        for (int r = 0; r < 4; r++)
+            EXPECT(!p[r].status && p[r].same, "%s: rank %d: %s", k.name, r, p[r].text);
+    }
 }
 
 int main(void)
 {
     RUN(overflow_is_seen_by_all);
+    RUN(overflow_between_nodes);
+    RUN(overflow_of_one_node);
     RUN(a_rank_that_does_not_come_is_named);
     RUN(an_abort_ends_a_wait);
     RUN(ranks_of_uneven_speed);

@@ -4,8 +4,8 @@
 #include <string.h>
 
 const DispatcherRow dispatcher_rows[DISPATCHER_COUNT] = {
-#define DISPATCHER(name, two_level, pads, pipelined, one_node, help)                           \
-    { #name, two_level, pads, pipelined, one_node },
+#define DISPATCHER(name, two_level, pads, pipelined, maps, help)                           \
+    { #name, two_level, pads, pipelined, maps },
     DISPATCHERS(DISPATCHER)
 #undef DISPATCHER
 };
@@ -22,14 +22,14 @@ DispatcherId dispatcher_auto(bool several_nodes, bool maps)
     int i = 0;
     for (; i < DISPATCHER_COUNT - 1; i++) {
         const DispatcherRow *r = &dispatcher_rows[i];
-        if (r->two_level == several_nodes && r->one_node == (maps && !several_nodes)) break;
+        if (r->two_level == several_nodes && r->maps == maps) break;
     }
     return (DispatcherId)i;
 }
 
 const char *dispatcher_names(void)
 {
-#define DISPATCHER(name, two_level, pads, pipelined, one_node, help) ", " #name
+#define DISPATCHER(name, two_level, pads, pipelined, maps, help) ", " #name
     static const char names[] = DISPATCHERS(DISPATCHER);
 #undef DISPATCHER
     return names + 2;

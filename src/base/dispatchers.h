@@ -2,18 +2,19 @@
  * derives from its row: the choices of moe.dispatcher, the rules, the analytic cost model, `plan --fix
  * dispatch=`, the benchmark and the tests.
  *
- *   DISPATCHER(name, two_level, pads, pipelined, one_node, help)
+ *   DISPATCHER(name, two_level, pads, pipelined, maps, help)
  *
  *   two_level   a token crosses to another node once and is forwarded there over the fast link; otherwise one
  *               row is sent for each of its experts
  *   pads        moe.pad_to_capacity is supported
  *   pipelined   an exchange is cut into chunks whose steps overlap
- *   one_node    ranks write into each other's memory: all ranks of an expert group share a node
+ *   maps        ranks of a node write into each other's memory; without two_level all ranks of an expert
+ *               group share a node
  *
  * parallel/dispatch_*.c defines `const DispatchOps dispatch_<name>`. moe.dispatcher = auto takes the first
- * row that is two_level where experts are on several nodes, the first that is one_node where the ranks can
- * map each other's memory, else the first that is neither. The analytic model gives every row that is not
- * two_level the cost of alltoall. */
+ * row that is two_level if experts are on several nodes and not if they are on one, and that maps if the
+ * ranks of a node can map each other's memory and not if they cannot. The analytic model gives every row that
+ * is not two_level the cost of alltoall. */
 #ifndef BASE_DISPATCHERS_H
 #define BASE_DISPATCHERS_H
 
@@ -23,16 +24,17 @@
     DISPATCHER(alltoall, false, true,  false, false, "a row for each expert of a token, to its rank")    \
     DISPATCHER(peer,     false, false, false, true,  "kernels write rows into memory of the node's ranks") \
     DISPATCHER(deepep,   true,  false, false, false, "a token crosses to a node once, is forwarded there") \
-    DISPATCHER(hybridep, true,  true,  true,  false, "as deepep, in chunks that overlap")
+    DISPATCHER(hybridep, true,  true,  true,  false, "as deepep, in chunks that overlap")                \
+    DISPATCHER(deepep_peer, true, false, false, true, "as deepep, on a node kernels write rows as peer does")
 
 /* Values and help of moe.dispatcher. */
-#define DISPATCHER_CHOICE(name, two_level, pads, pipelined, one_node, help) "|" #name
+#define DISPATCHER_CHOICE(name, two_level, pads, pipelined, maps, help) "|" #name
 #define DISPATCHER_CHOICES "auto|local" DISPATCHERS(DISPATCHER_CHOICE)
-#define DISPATCHER_LINE(name, two_level, pads, pipelined, one_node, help) "; " #name ": " help
+#define DISPATCHER_LINE(name, two_level, pads, pipelined, maps, help) "; " #name ": " help
 #define DISPATCHER_HELP    "how tokens reach their experts" DISPATCHERS(DISPATCHER_LINE)
 
 typedef enum {
-#define DISPATCHER(name, two_level, pads, pipelined, one_node, help) DISPATCHER_##name,
+#define DISPATCHER(name, two_level, pads, pipelined, maps, help) DISPATCHER_##name,
     DISPATCHERS(DISPATCHER)
 #undef DISPATCHER
     DISPATCHER_COUNT
@@ -40,14 +42,17 @@ typedef enum {
 
 typedef struct DispatcherRow {
     const char *name;
-    bool        two_level, pads, pipelined, one_node;
+    bool        two_level, pads, pipelined, maps;
 } DispatcherRow;
 
 extern const DispatcherRow dispatcher_rows[DISPATCHER_COUNT];
 
+/* Whether all ranks of an expert group must share a node; then the host knows no counts. */
+static inline bool dispatcher_within_node(const DispatcherRow *r) { return r->maps && !r->two_level; }
+
 int          dispatcher_find(const char *name);             /* DispatcherId; -1: there is none of this name */
 /* What moe.dispatcher = auto takes; maps: ranks of a node can map each other's memory. */
 DispatcherId dispatcher_auto(bool several_nodes, bool maps);
-const char  *dispatcher_names(void);                         /* "alltoall, peer, deepep, hybridep" */
+const char  *dispatcher_names(void);                         /* "alltoall, peer, deepep, …" */
 
 #endif

@@ -46,7 +46,7 @@ Status engine_graph_check(const EngineConf *c)
 /* A dispatcher that counts rows on the host waits for the device inside a layer. */
 static Status check_dispatcher(const Engine *e)
 {
-    if (!e->dispatch.ops || e->dispatch.row->one_node) return OK;
+    if (!e->dispatch.ops || dispatcher_within_node(e->dispatch.row)) return OK;
     return fail(E_CONFIG, "train.cuda_graph=full: the dispatcher %s counts rows on the host; set "
                 "moe.dispatcher=peer, or train.cuda_graph=none", e->dispatch.row->name);
 }

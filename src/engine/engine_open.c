@@ -307,8 +307,8 @@ Status engine_open_on(Engine *e, const ModelShape *s, const EngineConf *conf, co
     TRY(open_mesh(e, !plan->slots));
     TRY(open_parts(e, s, plan->slots_by_chunk));
     if (engine_overlaps(e)) TRY(coroutine_open(&e->coroutine));
-    e->be.shares = e->dispatch.ops && e->dispatch.row->one_node &&
-                   peer_memory_shares(e->mesh.comm[GR_etp_ep]);
+    e->be.shares = e->dispatch.ops && e->dispatch.row->maps &&
+                   peer_memory_shares(e->mesh.comm[GR_ep_intra_node]);
     TRY(agree(conf, plan, open_arenas(e, plan)));
     touch_arenas(e);
     TRY(lay_out(e));
@@ -332,7 +332,7 @@ static bool open_differently(const Engine *e, const EngineConf *conf, EngineConf
     if (!e->dispatch.automatic || !e->dispatch.unmapped) return false;
     *other = *conf;
     DispatchConf *d = &other->ranks.dispatch;
-    snprintf(d->unmapped, sizeof d->unmapped, "auto: %s", status_text());
+    snprintf(d->unmapped, sizeof d->unmapped, "%s", status_text());
     return true;
 }
 

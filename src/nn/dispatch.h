@@ -20,7 +20,8 @@
  * begins an exchange, its _finish waits for it; between the two the caller may do other work, and the
  * Exchange and its scratch belong to the call. Once in each direction another micro-batch may run
  * (pass_yield): before dispatch_finish, and inside combine_finish, where the longest hop is the last to
- * start. Scratch is not reset here: the caller marks and resets around start and finish.
+ * start. A dispatcher that waits for counts may yield once more in a forward and in a backward; in chunks too
+ * as often as at once. Scratch is not reset here: the caller marks and resets around start and finish.
  *
  * No row is dropped because a buffer is too small. Buffers hold rank_capacity times the even share, or the
  * worst case if that is less; a layer that needs more runs in chunks of its tokens (nn/moe_chunked.c), each
@@ -111,7 +112,7 @@ struct Dispatcher {
     void         *bound;                          /* what bind has opened */
     bool          unmapped;                       /* bind could not map memory, on any rank of the world */
     bool          automatic;                      /* auto has chosen it, because of `why` */
-    const char   *why;
+    char          why[300];
 };
 
 /* Rows that a rank gets in the worst case; and rows that its buffers hold: rank_capacity even shares, by

@@ -31,7 +31,7 @@ typedef struct Moe {
 typedef struct Route {
     int64_t T;                           /* tokens that it has memory for */
     int64_t sent;   /* rows that leave this rank, where each assignment is sent as a row */
-    Tensor  index[3];                    /* the dispatcher's own */
+    Tensor  index[4];                    /* the dispatcher's own */
     void   *table;                       /* on the host */
 } Route;
 

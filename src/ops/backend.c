@@ -187,7 +187,7 @@ void backend_graph_close(Backend *be, DeviceGraph *g)
 
 void backend_post(Backend *be, int slot, void *host, Tensor src)
 {
-    REQUIRE(t_dense(src) && slot >= 0 && slot < POST_SLOTS, "post: slot %d, %s", slot, t_fmt(src));
+    REQUIRE(t_dense(src) && slot >= 0 && slot < POST_ALL, "post: slot %d, %s", slot, t_fmt(src));
     activity_mark();
     if (be->sticky) return;
     if (be->device->post) be->device->post(be, slot, host, src);

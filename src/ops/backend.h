@@ -127,8 +127,9 @@ void        backend_put(Backend *be, void *dst, const void *host, size_t bytes);
 void        backend_fetch(Backend *be, void *host, Tensor src);          /* meta: zeros */
 /* A fetch that the host does not wait for: queued after the work so far, into pinned memory, which may be
  * read after backend_wait_post of the same slot. That adds the seconds by part up to the post, as far as no
- * sync or other wait has read them, where the device measures them. */
-enum { POST_SLOTS = 2 };
+ * sync or other wait has read them, where the device measures them; with NULL it leaves them. Slots below
+ * POST_SLOTS are for results of steps, the others for counts of a token dispatch, one a lane. */
+enum { POST_SLOTS = 2, POST_COUNTS = POST_SLOTS, POST_ALL = POST_COUNTS + 2 };
 void        backend_post(Backend *be, int slot, void *host, Tensor src);
 MUST Status backend_wait_post(Backend *be, int slot, double seconds[PART_N]);
 const char *backend_pick(const char *name);                 /* "auto": cuda where there is a GPU, else cpu */

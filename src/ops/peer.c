@@ -15,7 +15,8 @@
  *                 combine does. Ends when all members have pulled.
  *   peer_wait     Waits until all members have posted, or until they have pushed.
  *
- * Costs are those of T K rows for each of etp members, evenly spread: the host does not know the counts. */
+ * Costs are those of Ledger.expert_rows rows, or of T K for each of etp members: the host does not know the
+ * counts. */
 #include "ops/cpu/cpu_rows.h"
 #include "ops/peer.h"
 
@@ -54,7 +55,7 @@ Cost peer_push_cost(Backend *be, const PeerGroup *g, int channel, Tensor x, Tens
             (!t_has(weight) || (weight.dtype == F32 && t_dense(weight) && t_count(weight) == t_count(rows))),
             "peer_push: x %s rows %s weight %s", t_fmt(x), t_fmt(rows), t_fmt(weight));
     int64_t each = bytes_of_row(x) + (t_has(weight) ? 4 : 0);
-    return (Cost){ .rd = t_bytes(x) + t_bytes(rows), .wr = t_count(rows) * g->etp * each };
+    return (Cost){ .rd = t_bytes(x) + t_bytes(rows), .wr = expert_rows(be, t_count(rows) * g->etp) * each };
 }
 
 Cost peer_pull_cost(Backend *be, const PeerGroup *g, int channel, Tensor y, Tensor rows, Tensor res,
@@ -63,7 +64,7 @@ Cost peer_pull_cost(Backend *be, const PeerGroup *g, int channel, Tensor y, Tens
     REQUIRE(y.rank == 2 && y.s[1] == 1 && is_index(rows) && rows.rank == 2 && rows.n[0] == y.n[0] &&
             (!t_has(res) || t_same(res, y)),
             "peer_pull: y %s rows %s res %s", t_fmt(y), t_fmt(rows), t_fmt(res));
-    int64_t taken = t_count(rows) * g->etp;
+    int64_t taken = expert_rows(be, t_count(rows) * g->etp);
     return (Cost){ .flops = (double)(taken * row_width(y)),
                    .rd    = taken * bytes_of_row(y) + t_bytes(rows) + opt_bytes(res),
                    .wr    = t_bytes(y) };

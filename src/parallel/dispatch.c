@@ -1,6 +1,7 @@
 /* parallel/dispatch.c -- opens a dispatcher, and what the dispatchers share; see dispatch.h. It moves no
  * rows. */
 #include "parallel/dispatch.h"
+#include "parallel/peer_hop.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +9,7 @@
 #include <string.h>
 
 static const DispatchOps *const implementations[DISPATCHER_COUNT] = {
-#define DISPATCHER(name, two_level, pads, pipelined, one_node, help) &dispatch_##name,
+#define DISPATCHER(name, two_level, pads, pipelined, maps, help) &dispatch_##name,
     DISPATCHERS(DISPATCHER)
 #undef DISPATCHER
 };
@@ -197,31 +198,35 @@ static Status allocate(Dispatcher *d)
     return fail(E_FIT, "no host memory for a token dispatcher");
 }
 
-/* Why auto does not take a dispatcher that maps memory, within a node; NULL: it does. The backend of the run
- * decides, not that of a dry run. Rows that kernels in the compute stream write do not overlap with it. */
-static const char *refuse_mapping(const DispatchConf *conf)
+/* Why auto does not take a dispatcher that maps memory; NULL: it does. The backend of the run decides, not
+ * that of a dry run. Rows that kernels in the compute stream write do not overlap with it; of two hops the
+ * longer one does. */
+static const char *refuse_mapping(const Mesh *mesh, const DispatchConf *conf, bool several)
 {
     if (*conf->unmapped)  return conf->unmapped;
-    if (!conf->on_gpu)    return "auto: on CPUs messages are as fast as mapped memory";
-    if (conf->overlap)    return "auto: with moe.overlap rows travel beside compute";
-    if (conf->shape.pad)  return "auto: moe.pad_to_capacity";
-    return NULL;
+    if (!conf->on_gpu)    return "on CPUs messages are as fast as mapped memory";
+    if (conf->shape.pad)  return "moe.pad_to_capacity";
+    if (!several) return conf->overlap ? "with moe.overlap rows travel beside compute" : NULL;
+    if (mesh->comm[GR_ep_intra_node]->size == 1) return "a node has one of them";
+    return peer_hop_refusal(mesh, conf);
 }
 
-static int choose(const Mesh *mesh, const DispatchConf *conf, const char **why)
+static int choose(const Mesh *mesh, const DispatchConf *conf, char *why, size_t n)
 {
     bool several = mesh->comm[GR_ep_inter_node]->size > 1;
-    const char *refusal = refuse_mapping(conf);
-    *why = several ? "auto: the expert ranks are on several nodes"
-         : refusal ? refusal : "auto: the expert ranks share a node and map each other's memory";
+    const char *refusal = refuse_mapping(mesh, conf, several);
+    snprintf(why, n, "auto: the expert ranks %s%s%s", several ? "are on several nodes" : "share a node",
+             refusal ? "; " : several ? ", those of a node map each other's memory"
+                                      : " and map each other's memory",
+             refusal ? refusal : "");
     return (int)dispatcher_auto(several, !refusal);
 }
 
-static Status find_row(const DispatcherRow **row, const Mesh *mesh, const DispatchConf *conf,
-                       const char **why)
+static Status find_row(const DispatcherRow **row, const Mesh *mesh, const DispatchConf *conf, char *why,
+                       size_t n)
 {
     bool automatic = !conf->name || !strcmp(conf->name, "auto");
-    int  id = automatic ? choose(mesh, conf, why) : dispatcher_find(conf->name);
+    int  id = automatic ? choose(mesh, conf, why, n) : dispatcher_find(conf->name);
     if (id < 0)
         return fail(E_CONFIG, "moe.dispatcher = %s: there are auto, %s", conf->name, dispatcher_names());
     *row = &dispatcher_rows[id];
@@ -231,12 +236,12 @@ static Status find_row(const DispatcherRow **row, const Mesh *mesh, const Dispat
 Status dispatch_open(Dispatcher *d, const Mesh *mesh, const DispatchConf *conf)
 {
     const DispatcherRow *row = NULL;
-    const char *why = NULL;
+    char why[sizeof d->why] = "";
     *d = (Dispatcher){ 0 };
-    TRY(find_row(&row, mesh, conf, &why));
+    TRY(find_row(&row, mesh, conf, why, sizeof why));
     *d = (Dispatcher){ .ops = implementations[row - dispatcher_rows], .row = row, .conf = *conf,
-                       .automatic = why, .why = why ? why : "moe.dispatcher" };
-    if (why == conf->unmapped) d->why = d->conf.unmapped;
+                       .automatic = *why };
+    snprintf(d->why, sizeof d->why, "%s", *why ? why : "moe.dispatcher");
     TRY(check_shape(row, mesh, conf));
     if (d->ops->fits) TRY(d->ops->fits(mesh, conf));
     d->conf.name = row->name;

@@ -47,7 +47,7 @@ void      routing_scratch_note(const Pass *c);
 int64_t dispatch_token_chunks(const Pass *c, Tensor kept);
 size_t  chunk_counts_len(const Dispatcher *d);          /* numbers that a member sends about them at a time */
 
-#define DISPATCHER(name, two_level, pads, pipelined, one_node, help)                           \
+#define DISPATCHER(name, two_level, pads, pipelined, maps, help)                           \
     extern const DispatchOps dispatch_##name;
 DISPATCHERS(DISPATCHER)
 #undef DISPATCHER

@@ -56,6 +56,10 @@ int64_t hier_counts(const Dispatcher *d);
 /* Rows that member `from` has for the experts of member `to`. */
 int64_t hier_rows_for_experts(const Dispatcher *d, int from, int to);
 
+/* Expected tokens of T that choose at least one of `experts` experts when all sets of K are equally
+ * likely. */
+int32_t hier_expected_tokens(const Dispatcher *d, int64_t T, int64_t experts);
+
 /* How keys map to destinations: `experts` keys belong to a member, destination g is `size` members from
  * `first` + g size on. */
 typedef struct Destinations { int64_t experts, first, size; } Destinations;

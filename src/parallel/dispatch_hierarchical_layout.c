@@ -31,9 +31,7 @@ int64_t hier_rows_for_experts(const Dispatcher *d, int from, int to)
 
 static int64_t chunk_start(const Dispatcher *d, int64_t T, int k) { return T * k / d->exchange_chunks; }
 
-/* Expected tokens of T that choose at least one of `experts` experts when all sets of K are
- * equally likely. */
-static int32_t expected_tokens(const Dispatcher *d, int64_t T, int64_t experts)
+int32_t hier_expected_tokens(const Dispatcher *d, int64_t T, int64_t experts)
 {
     double none = 1;
     const MoeShape *s = &d->conf.shape;
@@ -51,8 +49,8 @@ static void set_uniform_counts(Dispatcher *d, int64_t T)
     int64_t  in_domain = d->local_experts * (d->domain_size > d->etp ? d->domain_size / d->etp : 1);
     for (int k = 0; k < d->exchange_chunks; k++) {
         int64_t n = chunk_start(d, T, k + 1) - chunk_start(d, T, k);
-        for (int64_t g = 0; g < domain_counts(d); g++) *to++ = expected_tokens(d, n, in_domain);
-        for (int64_t m = 0; m < member_counts(d); m++) *to++ = expected_tokens(d, n, d->local_experts);
+        for (int64_t g = 0; g < domain_counts(d); g++) *to++ = hier_expected_tokens(d, n, in_domain);
+        for (int64_t m = 0; m < member_counts(d); m++) *to++ = hier_expected_tokens(d, n, d->local_experts);
     }
     for (int64_t e = 0; e < d->conf.shape.E; e++) *to++ = (int32_t)(T * d->conf.shape.K / d->conf.shape.E);
 }

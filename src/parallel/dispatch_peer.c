@@ -24,11 +24,9 @@ static int64_t  counts(const Dispatcher *d)      { return d->conf.shape.E; }
 
 static Status fits(const Mesh *mesh, const DispatchConf *conf)
 {
-    int         ep = mesh_size(mesh, AX_EP);
-    int64_t     rows = ep * dispatch_row_capacity(conf, ep, mesh_size(mesh, AX_ETP));
     const char *why = peer_memory_refusal(mesh->comm[GR_etp_ep]);
     if (!why && mesh->comm[GR_ep_inter_node]->size > 1) why = "moe.ranks_per_domain cuts the expert ranks";
-    if (!why && rows > INT32_MAX) why = "buffers of more than 2^31 rows in all; lower moe.rank_capacity";
+    if (!why) why = peer_hop_refusal(mesh, conf);
     return why ? fail(E_CONFIG, "moe.dispatcher = peer: %s; set alltoall, deepep or hybridep", why) : OK;
 }
 
@@ -70,13 +68,6 @@ static bool fetch_fits(const Pass *c)
     return d->max_rows <= d->row_capacity && !c->be->sticky;
 }
 
-/* Assignments of T tokens that are left, at most, after those over capacity are dropped. */
-static int64_t most_kept(const Pass *c, const Moe *m, int64_t T)
-{
-    int64_t all = T * m->K, kept = c->cache ? 0 : m->E * moe_capacity(m, T);
-    return kept && kept < all ? kept : all;
-}
-
 static bool build_routing(const Pass *c, const Moe *m, MoeAct *a, Tensor kept)
 {
     Dispatcher *d = c->env->dispatcher;
@@ -84,7 +75,7 @@ static bool build_routing(const Pass *c, const Moe *m, MoeAct *a, Tensor kept)
     PeerRoute  *p = r->table;
     bool        host_counts = peer_hop_needs_counts(c);
     *p = (PeerRoute){ .rows = t_rows(r->index[ROWS], 0, kept.n[0]), .offsets = a->offsets,
-                      .weight = a->weight, .gate = a->gate, .charged = most_kept(c, m, kept.n[0]),
+                      .weight = a->weight, .gate = a->gate, .charged = peer_hop_most_kept(c, m, kept.n[0]),
                       .layer = m->index, .fresh = true };
     routing_scratch_mark(c);
     peer_hop_route(c, hop_of(c), p, kept, host_counts);

@@ -9,6 +9,16 @@ static int channel_of(const Pass *c, PeerKind k) { return peer_channel(c->lane, 
 
 /* ---- memory ---- */
 
+const char *peer_hop_refusal(const Mesh *mesh, const DispatchConf *conf)
+{
+    const Comm *node = mesh->comm[GR_ep_intra_node];
+    int         ep = mesh_size(mesh, AX_EP), etp = mesh_size(mesh, AX_ETP);
+    int64_t     rows = node->size / etp * dispatch_row_capacity(conf, ep, etp);
+    if (node->size % etp) return "the parts of an expert (parallel.etp) are on several nodes";
+    if (rows > INT32_MAX) return "buffers of more than 2^31 rows in all; lower moe.rank_capacity";
+    return peer_memory_refusal(node);
+}
+
 static void take_memory(PeerHop *h, const DispatchArenas *arenas, const PeerHopConf *conf)
 {
     int n = conf->comm->size;
@@ -51,7 +61,8 @@ Status peer_hop_open(PeerHop *h, Dispatcher *d, Backend *be, const DispatchArena
                            peer_memory_open(&h->memory, conf->comm, arenas->mapped, arenas->n));
     d->unmapped = st;
     if (st) peer_memory_close(&h->memory, true);             /* all ranks are here, of other groups too */
-    TRY_CTX(st, "moe.dispatcher = %s cannot map memory of the node's ranks; set alltoall", d->row->name);
+    TRY_CTX(st, "moe.dispatcher = %s cannot map memory of the node's ranks; set %s", d->row->name,
+            d->row->two_level ? "deepep" : "alltoall");
     take_memory(h, arenas, conf);
     set_group(h, d, conf);
     TRY(comm_agree(h->comm, set_table(h)));
@@ -126,6 +137,12 @@ bool peer_hop_needs_counts(const Pass *c)
     const Dispatcher *d = c->env->dispatcher;
     if (c->evaluates) return d->bounded || d->conf.shape.capacity > 0;
     return d->bounded && d->host_counts;
+}
+
+int64_t peer_hop_most_kept(const Pass *c, const Moe *m, int64_t T)
+{
+    int64_t all = T * m->K, kept = c->cache ? 0 : m->E * moe_capacity(m, T);
+    return kept && kept < all ? kept : all;
 }
 
 /* ---- rows ---- */

@@ -35,6 +35,9 @@ typedef struct PeerRoute {
     bool    fresh;                       /* gates have not been pushed yet */
 } PeerRoute;
 
+/* Why the members of an NVLink domain cannot reach all parts of their experts by a hop; NULL: they can, as
+ * far as is known before they try. */
+const char *peer_hop_refusal(const Mesh *mesh, const DispatchConf *conf);
 /* Collective: maps the arenas of the members of conf->comm and takes memory from them. Sets d->unmapped. */
 MUST Status peer_hop_open(PeerHop *h, Dispatcher *d, Backend *be, const DispatchArenas *arenas,
                           const PeerHopConf *conf);
@@ -49,6 +52,9 @@ int64_t peer_hop_max_rows(const Pass *c, const PeerHop *h);
 /* Whether the host must look at the counts of this pass. An evaluation is not run again; decoding drops
  * no assignment over capacity, so it may have more rows than any training step. */
 bool    peer_hop_needs_counts(const Pass *c);
+
+/* Assignments of T tokens that are left, at most, after those over capacity are dropped. */
+int64_t peer_hop_most_kept(const Pass *c, const Moe *m, int64_t T);
 
 void peer_hop_dispatch_start(const Pass *c, PeerHop *h, PeerRoute *r, const Exchange *w, Tensor x,
                              Tensor rows);

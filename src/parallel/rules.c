@@ -31,6 +31,10 @@ typedef struct RuleTerms {
 
 static bool is(const char *a, const char *b) { return a && !strcmp(a, b); }
 
+static bool within_node(const DispatcherRow *r) { return r && dispatcher_within_node(r); }
+static bool forwards_by_kernels(const DispatcherRow *r) { return r && r->maps && r->two_level; }
+static long long domain_ranks(const RuleInput *x) { return x->domain ? x->domain : x->per_node; }
+
 static bool recomputes(const RuleInput *x, const char *label)
 {
     for (int i = 0; i < x->recomputes; i++)

@@ -138,7 +138,7 @@ static void cuda_close(Backend *be)
     for (int i = 0; i < c->marks_cap; i++)
         if (c->mark[i].event) cudaEventDestroy(c->mark[i].event);
     free(c->mark);
-    for (int i = 0; i < POST_SLOTS; i++)
+    for (int i = 0; i < POST_ALL; i++)
         if (c->post[i].done) cudaEventDestroy(c->post[i].done);
     comm_clock_close(c);
     close_lanes(c);
@@ -415,7 +415,7 @@ static void cuda_wait_post(Backend *be, int slot, double *seconds)
     Cuda *c = cuda_of(be);
     if (be->preparing || !c->post[slot].done) return;
     cuda_stick(be, cudaEventSynchronize(c->post[slot].done), "results");
-    if (!be->sticky) read_marks(be, (int)(c->post[slot].marks - c->marks_read), seconds);
+    if (!be->sticky && seconds) read_marks(be, (int)(c->post[slot].marks - c->marks_read), seconds);
 }
 
 /* Zero for a GPU that cannot be opened, so that "auto" takes the CPU. */

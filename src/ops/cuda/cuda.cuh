@@ -40,7 +40,7 @@ typedef struct Cuda {
     CudaMark    *mark;                /* ends of model parts that were not read, after the last one read */
     int          marks, marks_cap;
     int64_t      marks_read;          /* since the GPU was opened */
-    CudaPost     post[POST_SLOTS];
+    CudaPost     post[POST_ALL];
     CommClock   *comm_clock;          /* NULL: no transport measures calls on the device's clock */
     ProgressWrite progress_write;     /* cuStreamWriteValue32 */
     uint32_t    *progress;            /* Backend.progress: pinned, written by the compute stream */
