@@ -129,7 +129,8 @@ Status backend_sync(Backend *be)
 
 void backend_mark(Backend *be)
 {
-    if (be->watched && be->device->mark && !be->sticky && !be->preparing) be->device->mark(be);
+    bool executes = !be->sticky && !be->preparing && !be->capturing;
+    if (be->watched && be->device->mark && executes) be->device->mark(be);
 }
 
 bool   backend_prepares(const Backend *be) { return be->device->prepare != NULL; }
@@ -178,6 +179,7 @@ void backend_graph_launch(Backend *be, DeviceGraph *g)
 {
     activity_mark();
     if (!be->sticky) be->device->graphs->launch(be, g);
+    backend_mark(be);
 }
 
 void backend_graph_close(Backend *be, DeviceGraph *g)

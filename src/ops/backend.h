@@ -117,7 +117,8 @@ BackendTraits      backend_traits(const char *name);
 MUST Status backend_open(Backend *be, const char *name);     /* fails with the list of built-in ones */
 void        backend_close(Backend *be);
 MUST Status backend_sync(Backend *be);
-/* A mark in the work that is queued: the watchdog sees that the device goes on (Backend.progress). */
+/* A mark in the work that is queued: the watchdog sees that the device goes on (Backend.progress). Marks are
+ * not recorded in a graph; launching one marks its end. */
 void        backend_mark(Backend *be);
 MUST Status backend_prepare(Backend *be, bool on);           /* see Device.prepare; only where */
 bool        backend_prepares(const Backend *be);             /* this is true */

@@ -32,12 +32,9 @@ Status progress_open(Backend *be)
     return OK;
 }
 
-/* A stream that is being captured executes nothing. */
 void cuda_mark(Backend *be)
 {
     Cuda *c = cuda_of(be);
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    if (cudaStreamIsCapturing(c->stream, &capture) != cudaSuccess || capture) return;
     if (c->progress_write(c->stream, (CUdeviceptr)c->progress, ++c->progress_marks,
                           CU_STREAM_WRITE_VALUE_DEFAULT))
         cuda_stick(be, cudaErrorUnknown, "writing a mark of progress");

@@ -1,8 +1,7 @@
 /* ops/cuda/progress.cuh -- words of pinned host memory that a stream writes when it comes to a place in its
  * work, so that the watchdog sees how far the device is without asking a library that may block it.
  *
- * cuda_mark writes Backend.progress from the compute stream, at each layer. It does nothing while the stream
- * is captured into a CUDA graph: who launches a graph calls backend_mark after it. */
+ * cuda_mark writes Backend.progress from the compute stream, at each layer, or after a CUDA graph. */
 #ifndef OPS_CUDA_PROGRESS_CUH
 #define OPS_CUDA_PROGRESS_CUH
 
