@@ -16,7 +16,7 @@ typedef struct Result { double ms, floor_ms, gflops, gbs, held; } Result;    /* 
 typedef struct OpsArgs {
     const char *backend, *dtype, *only;
     int64_t     repeats, held_sms, reserved_sms;
-    bool        json;
+    bool        deterministic, json;
 } OpsArgs;
 
 static Status measure(Result *out, const Setup *s, const Bench *b, Ceiling top, int repeats)
@@ -83,6 +83,7 @@ static const Option options[] = {
                "time each op also beside a kernel that holds N SMs of the GPU; print the ratio of the times"),
     OPTION_INT(OpsArgs, reserved_sms, "--reserved-sms", "N", 0, 128,
                "SMs that persistent kernels leave free (comm.reserved_sms)"),
+    OPTION_FLAG(OpsArgs, deterministic, "--deterministic", "time the kernels of train.deterministic"),
     OPTION_FLAG(OpsArgs, json, "--json", "print the table as JSON"),
     OPTION_END
 };
@@ -99,7 +100,7 @@ static Status run_ops(int argc, char **argv)
     s.be = &be, s.a = &arena, s.held_sms = a.held_sms;
     TRY(bench_dtype(&s.d, a.dtype));
     TRY(backend_open(&be, backend));
-    be.reserved_sms = (int)a.reserved_sms;
+    be.reserved_sms = (int)a.reserved_sms, be.repeat = a.deterministic;
     Status st = backend_arena_open(&be, &arena, "bench", (size_t)(gpu ? 32 : 6) << 30);
     Json *rows = a.json ? json_array() : NULL;
     if (!st) st = run_all(&s, rows, &a);
