@@ -55,6 +55,7 @@ static void backward(DType d, Views x, Tensor o, Tensor lse, Segments s, Heads h
         at_least(outs[i], 0.02);                                /* where all cancels: segments of one token */
     }
     scratch(delta);
+    any_order(g.q);
     CALL(attention_bwd, g.q, g.k, g.v, delta, dout, o, lse, x.q, x.k, x.v, s, scale);
 }
 
@@ -152,7 +153,7 @@ static void images(void)
     static const int64_t width[] = { 64, 72, 80 };
     static const Plan edges = { { 1, 63, 64, 65, 0, 79, 80, 81, 95, 97, 127, 128, 129, 160, 191, 192, 193, 1,
                                   257, 385 }, 20, 0, 0, false },
-                      gaps = { { 1, 200, 33, 1 }, 4, 17, 40, false }, one = { { 1 }, 1, 0, 0, false },
+                      gaps = { { 1, 200, 33, 1 }, 4, 217, 140, false }, one = { { 1 }, 1, 0, 0, false },
                       longest = { { 4219, 1, 130 }, 3, 0, 7, false };
     Plan many = { .n = MOST_SEGMENTS, .lead = 2 };
     for (int i = 0; i < MOST_SEGMENTS; i++) many.len[i] = any_size(1, 40);
@@ -163,6 +164,28 @@ static void images(void)
         both_ways(BF16, &many, (Heads){ 4, 4, width[i] }, true);
     }
     both_ways(BF16, &longest, (Heads){ 1, 1, 72 }, true);
+}
+
+/* The backward pass that adds to dq in any order; every length of a last tile, many small images. */
+static void images_in_any_order(void)
+{
+    GPU->repeat = false;
+    images();
+    for (int i = 0; i < 12; i++) {
+        Plan p = { .n = any_size(1, MOST_SEGMENTS), .lead = num_below(200), .tail = num_below(200) };
+        for (int64_t k = 0; k < p.n; k++) p.len[k] = any_size(i % 3 ? 0 : 1, i % 3 ? 30 : 500);
+        both_ways(BF16, &p, (Heads){ 2, 2, i % 2 ? 72 : 64 + 16 * num_below(2) }, true);
+    }
+    GPU->repeat = true;
+}
+
+static void longest_image(void)
+{
+    static const Plan p = { { 24571 }, 1, 0, 5, false };
+    if (GPU->device->host_memory) return;                       /* slow where the CPU stands in for the GPU */
+    GPU->repeat = false;
+    both_ways(BF16, &p, (Heads){ 1, 1, 72 }, true);
+    GPU->repeat = true;
 }
 
 /* Every tensor with another dtype. */
@@ -270,7 +293,9 @@ static void beside_a_kernel(void)
     static const int held[] = { 16, 100, 0 }, reserved[] = { 0, 0, 40 };
     for (int i = 0; i < 3; i++) {
         gpu_share(held[i], reserved[i]);
+        GPU->repeat = held[i] != 100;
         images();
+        GPU->repeat = true;
         lengths_at_the_edges();
     }
     gpu_share(0, 0);
@@ -286,6 +311,8 @@ int main(void)
     GPU_RUN(nothing_to_attend);
     GPU_RUN(sizes_of_a_model);
     GPU_RUN(images);
+    GPU_RUN(images_in_any_order);
+    GPU_RUN(longest_image);
     GPU_RUN(mixed_types);
     GPU_RUN(peaked_scores);
     GPU_RUN(caches);

@@ -4,9 +4,9 @@
  * twin lies at the same offset. CALL(op, arguments...) uploads the whole arena, runs the op on both,
  * fetches the whole arena and checks every byte of it: outputs agree within their tolerance, an output that
  * the CPU left poisoned is still poisoned, and everything else (inputs, gaps between rows, the guards between
- * tensors) is unchanged. The op then runs again from the same memory and must give the same bits; in between
- * it is prepared, which must write nothing. CALL evaluates its arguments several times: make
- * tensors before it.
+ * tensors) is unchanged. The op then runs again from the same memory and must give the same bits (or, for an
+ * output marked any_order, agree again); in between it is prepared, which must write nothing. CALL evaluates
+ * its arguments several times: make tensors before it.
  *
  * TREB_GPU_BACKEND=cpu runs the CPU backend in place of the GPU, which tests the tests. Without a GPU all
  * tests are skipped. */
@@ -24,7 +24,7 @@ typedef enum { DENSE, STRIDED, LOOSE, LAYOUTS } Layout;
 /* |a - b| <= norm |b| over the tensor; each element within each |b| + more rms(b), rms no less than
  * `least`. */
 typedef struct Tolerance { double norm, each, more, least; } Tolerance;
-typedef struct Output { Tensor t; Tolerance tol; } Output;
+typedef struct Output { Tensor t; Tolerance tol; bool any_order; } Output;
 
 enum { OUTPUTS = 8, SAID = 600, MESSAGES = 6 };
 static struct {
@@ -120,7 +120,7 @@ static inline Tensor output(Tensor t)
                            f64 = { 1e-5, 1e-5, 0, 0 }, whole = { 0 };
     REQUIRE(gpu_.outs < OUTPUTS, "too many outputs");
     const Tolerance *tol = t.dtype == F32 ? &f32 : t.dtype == BF16 ? &bf16 : t.dtype == F64 ? &f64 : &whole;
-    gpu_.out[gpu_.outs++] = (Output){ t, *tol };
+    gpu_.out[gpu_.outs++] = (Output){ t, *tol, false };
     return t;
 }
 static inline Tensor out2(DType d, int64_t n0, int64_t n1, Layout l)
@@ -143,13 +143,16 @@ static inline Tensor add_scalar(double v)
     return output(t);
 }
 
-static inline Tolerance *gpu_tolerance(Tensor t)
+static inline Output *gpu_output(Tensor t)
 {
     for (int i = 0; i < gpu_.outs; i++)
-        if (gpu_.out[i].t.data == t.data) return &gpu_.out[i].tol;
+        if (gpu_.out[i].t.data == t.data) return &gpu_.out[i];
     REQUIRE(false, "%s is no output", t_fmt(t));
     return NULL;
 }
+static inline Tolerance *gpu_tolerance(Tensor t)            { return &gpu_output(t)->tol; }
+/* Without Backend.repeat the bits of t may differ from run to run. */
+static inline void any_order(Tensor t)                      { gpu_output(t)->any_order = !GPU->repeat; }
 static inline void exact(Tensor t)                          { *gpu_tolerance(t) = (Tolerance){ 0 }; }
 static inline void within(Tensor t, Tolerance tol)          { *gpu_tolerance(t) = tol; }
 static inline void scratch(Tensor t) { gpu_tolerance(t)->norm = -1; } /* not compared */
@@ -421,10 +424,25 @@ static inline void gpu_untouched(const char *device, char *memory)
                (char *)gpu_.out[i].t.data - num_.a.base);
 }
 
+/* Where sums may have any order the second run is compared with the CPU instead of the first. */
+static inline void gpu_again_any_order(Output o)
+{
+    char *first = gpu_.first;
+    gpu_.first = gpu_.again;
+    gpu_compare(o);
+    gpu_.first = first;
+    for (int64_t r = 0; r < gpu_rows(o.t); r++) {
+        ptrdiff_t at = gpu_row(o.t, r) - num_.a.base;
+        memcpy(gpu_.again + at, first + at, (size_t)gpu_width(o.t) * dtype_size((DType)o.t.dtype));
+    }
+}
+
 static inline void gpu_end(void)
 {
     REQUIRE(gpu_.used == num_.a.used,
             "a tensor was made in the arguments of CALL, which are evaluated more than once");
+    for (int i = 0; i < gpu_.outs; i++)
+        if (gpu_.out[i].any_order) gpu_again_any_order(gpu_.out[i]);
     if (memcmp(gpu_.first, gpu_.again, gpu_.used)) {
         size_t at = 0;
         while (gpu_.first[at] == gpu_.again[at]) at++;

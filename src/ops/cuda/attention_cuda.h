@@ -1,8 +1,8 @@
 /* ops/cuda/attention_cuda.h -- the interface between the CUDA attention files.
  *
- * attention.cu chooses; attention_plain.cu computes any case; attention_vision.cu and attention_vision_bwd.cu
- * compute vision heads (attention_vision.cuh); attention_cudnn.cu calls cuDNN (graphs and plans:
- * attention_cudnn.h). */
+ * attention.cu chooses; attention_plain.cu computes any case; attention_vision.cu, attention_vision_bwd.cu
+ * and attention_vision_fused.cu compute vision heads (attention_vision.cuh); attention_cudnn.cu calls cuDNN
+ * (graphs and plans: attention_cudnn.h). */
 #ifndef OPS_CUDA_ATTENTION_CUDA_H
 #define OPS_CUDA_ATTENTION_CUDA_H
 
@@ -24,6 +24,10 @@ void plain_bwd(Backend *be, const Attn *x);
 bool vision_takes(const Attn *x);
 bool vision_fwd(Backend *be, const Attn *x);
 bool vision_bwd(Backend *be, const Attn *x);
+
+/* The fast way of vision_bwd for heads 72 wide: dq is summed in an order that differs from run to run. False
+ * for other heads, and where Backend.repeat asks for equal bits. */
+bool vision_bwd_fused(Backend *be, const Attn *x);
 
 /* The same through cuDNN. False: cuDNN does not support the call and nothing was done. */
 bool dnn_fwd(Backend *be, const Attn *x);

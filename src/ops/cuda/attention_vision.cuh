@@ -86,12 +86,11 @@ __device__ inline void tile_cut_done(int barrier)
 /* d (64, BN) = a b': 64 rows at `a` of a tile of AR rows, b a tile of BN rows. To be committed. */
 template <int C, int AR, int BN> __device__ inline void scores(float (&d)[BN / 2], uint32_t a, uint32_t b)
 {
+    uint64_t da = wgmma_operand(a, 0, 1024), db = wgmma_operand(b, 0, 1024);
     #pragma unroll
-    for (int k = 0; k < Lay<C, AR>::KSTEPS; k++) {
-        uint64_t da = wgmma_operand(a + k / 4 * Lay<C, AR>::CHUNK + k % 4 * 32, 0, 1024);
-        uint64_t db = wgmma_operand(b + k / 4 * Lay<C, BN>::CHUNK + k % 4 * 32, 0, 1024);
-        Wgmma<BN>::template mma<0, 0>(d, da, db, k > 0);
-    }
+    for (int k = 0; k < Lay<C, AR>::KSTEPS; k++)
+        Wgmma<BN>::template mma<0, 0>(d, da + (k / 4 * Lay<C, AR>::CHUNK + k % 4 * 32) / 16,
+                                      db + (k / 4 * Lay<C, BN>::CHUNK + k % 4 * 32) / 16, k > 0);
 }
 
 /* d (64, C) += p b, p (64, BN) packed in registers, b a tile of BN rows. To be committed. */

@@ -7,17 +7,17 @@
  *   queries    q, dout    k, v                 S  = q k'       dout v'     dq += dS k
  *
  * so P and dS never leave the registers, no block adds to what another computes, and every element is summed
- * in one order: results are deterministic. The cost is seven products where five would do if dq were
- * accumulated in memory.
+ * in one order: results are deterministic. The cost is seven products where attention_vision_fused.cu, which
+ * runs unless Backend.repeat is set, needs five.
  *
  * Two consumer warpgroups hold 64 rows each. Of a third, one producer warp loads rows by TMA and, for keys,
  * another loads lse and delta. While a consumer computes exponentials its earlier accumulations and its
  * second product run. */
-#include "ops/cuda/attention_vision.cuh"
+#include "ops/cuda/attention_vision_bwd.cuh"
 
 namespace {
 
-enum { GROUPS = 2, BM = 64 * GROUPS, THREADS = 128 * (GROUPS + 1), WARPS = 4 * GROUPS,
+enum { GROUPS = 2, ROWS = 64 * GROUPS, THREADS = 128 * (GROUPS + 1), WARPS = 4 * GROUPS,
        MORE = 232, LESS = 40 };                 /* registers of a consumer thread, and of the others */
 
 /* Rows per streamed stage, and the number of stages: the keys pass accumulates two outputs and has fewer
@@ -27,7 +27,7 @@ template <bool KEYS> struct Flow { enum { BN = KEYS ? 80 : 128, STAGES = KEYS ? 
 /* Shared memory: the held tiles, the stages (two tiles, then for keys lse and delta), the barriers, the
  * queue of tiles, the segments. */
 template <int C, bool KEYS> struct SmemLayout {
-    enum { BN = Flow<KEYS>::BN, STAGES = Flow<KEYS>::STAGES, HELD = Lay<C, BM>::BYTES,
+    enum { BM = ROWS, BN = Flow<KEYS>::BN, STAGES = Flow<KEYS>::STAGES, HELD = Lay<C, ROWS>::BYTES,
            TILE = Lay<C, BN>::BYTES, FLOW = 2 * HELD, STATS = FLOW + STAGES * 2 * TILE,
            STAT = KEYS ? BN * 4 : 0, BARS = STATS + STAGES * 2 * STAT,
            HELD_FULL = BARS, HELD_EMPTY = BARS + 8, FULL = BARS + 16, EMPTY = FULL + STAGES * 8,
@@ -35,19 +35,6 @@ template <int C, bool KEYS> struct SmemLayout {
     __device__ static int tile(int s, int second) { return FLOW + (2 * s + second) * TILE; }
     __device__ static int stat(int s, int second) { return STATS + (2 * s + second) * STAT; }
 };
-
-/* The outputs are dk and dv, or dq alone. */
-typedef struct Job {
-    int         *tile_counter;
-    const int   *starts;
-    HeadRows         first, second;
-    const float *lse, *delta;
-    int64_t      lse_row, delta_row;
-    int          n, H;
-    float        scale;
-} Job;
-
-typedef struct Maps { CUtensorMap held[2], flow[2]; } Maps;
 
 /* lse (times log2(e)) and delta of query `row` of a segment; rows beyond the segment get probability 0. */
 __device__ inline float2 stat_at(const Job &g, const HeadTile &t, int row)
@@ -57,47 +44,13 @@ __device__ inline float2 stat_at(const Job &g, const HeadTile &t, int row)
                        g.delta[t.head * g.delta_row + t.first + row]);
 }
 
-/* The producer warp: loads rows by TMA. */
-template <int C, bool KEYS>
-__device__ void produce(const Maps &m, const Job &g, const int *starts, uint32_t base)
-{
-    typedef SmemLayout<C, KEYS> R;
-    enum { BN = R::BN };
-    HeadTileWalk<BM>     walk(starts, g.n, g.H);
-    TileDrawer      tiles(g.tile_counter, base + R::QUEUE);
-    Ring<R::STAGES> ring;
-    HeadTile t = { };
-    int  lane = threadIdx.x % 32;
-    for (int phase = 0; walk.find(tiles.next(), t); phase ^= 1) {
-        bar_wait(base + R::HELD_EMPTY, phase ^ 1);
-        if (!lane) {
-            bar_expect(base + R::HELD_FULL, 2 * R::HELD);
-            for (int i = 0; i < 2; i++)
-                tile_load<C, BM>(base + i * R::HELD, &m.held[i], base + R::HELD_FULL, t.head,
-                                 t.first + t.row);
-        }
-        for (int row = 0, steps = (t.rows + BN - 1) / BN; row < t.rows; row += BN, ring.step()) {
-            tiles.stage(row / BN, steps);
-            uint32_t full = base + R::FULL + ring.s * 8;
-            bar_wait(base + R::EMPTY + ring.s * 8, ring.phase ^ 1);
-            if (!lane) {
-                bar_expect(full, 2 * R::TILE);
-                for (int i = 0; i < 2; i++)
-                    tile_load<C, BN>(base + R::tile(ring.s, i), &m.flow[i], full, t.head, t.first + row);
-            }
-            __syncwarp();
-        }
-    }
-    tiles.close(walk.tiles());
-}
-
 /* The producer of lse and delta of the streamed queries: their starts are unaligned, which rules out TMA. */
 template <int C> __device__ void produce_stats(const Job &g, const int *starts, char *smem)
 {
     typedef SmemLayout<C, true> R;
     enum { BN = R::BN };
     uint32_t     base = smem_at(smem);
-    HeadTileWalk<BM>     walk(starts, g.n, g.H);
+    HeadTileWalk<ROWS>     walk(starts, g.n, g.H);
     TileReader      tiles(base + R::QUEUE);
     Ring<R::STAGES> ring;
     HeadTile t = { };
@@ -153,7 +106,7 @@ template <int C, bool KEYS> __device__ void backward_warpgroup(const Job &g, con
     int      group = uniform(threadIdx.x / 128), lane = threadIdx.x % 32;
     uint32_t held = base + group * 64 * LINE, p[BN / 4], ds[BN / 4];
     float    s[BN / 2], dp[BN / 2], first[C / 2], second[C / 2], lse[2], delta[2];
-    HeadTileWalk<BM>     walk(starts, g.n, g.H);
+    HeadTileWalk<ROWS>     walk(starts, g.n, g.H);
     TileReader      tiles(base + R::QUEUE);
     Ring<R::STAGES> ring;
     HeadTile t = { };
@@ -187,9 +140,9 @@ template <int C, bool KEYS> __device__ void backward_warpgroup(const Job &g, con
                 tile_cut_done(1 + group);
             }
             wgmma_begin();
-            scores<C, BM, BN>(s, held, flow[0]);
+            scores<C, ROWS, BN>(s, held, flow[0]);
             wgmma_commit();
-            scores<C, BM, BN>(dp, held + R::HELD, flow[1]);
+            scores<C, ROWS, BN>(dp, held + R::HELD, flow[1]);
             wgmma_commit();
             wgmma_wait<1>();                    /* the scores, and every product that read the stage before */
             wgmma_pin(s);
@@ -251,7 +204,7 @@ backward(const __grid_constant__ Maps m, const __grid_constant__ Job g)
     } else {
         regs_less<LESS>();
         int warp = threadIdx.x / 32 - WARPS;
-        if (warp == 0) produce<C, KEYS>(m, g, starts, base);
+        if (warp == 0) produce<C, R>(m, g, starts, base, R::HELD_FULL, R::FULL);
         else if (warp == 1 && KEYS) produce_stats<C>(g, starts, smem);
     }
 }
@@ -259,43 +212,17 @@ backward(const __grid_constant__ Maps m, const __grid_constant__ Job g)
 template <int C, bool KEYS> void launch(Backend *be, const Attn *x)
 {
     enum { BN = Flow<KEYS>::BN };
-    const Tensor *held[2] = { &x->q, &x->dout }, *flow[2] = { &x->k, &x->v };
-    Maps   m = {};
-    Job    g = { cuda_of(be)->tile_counter, (const int *)x->seg.starts.data,
-                 rows_of(KEYS ? x->dk : x->dq), rows_of(x->dv),
-                 (const float *)x->lse.data, (const float *)x->delta.data, x->lse.s[0], x->delta.s[0],
-                 (int)x->seg.n, (int)x->q.n[1], x->scale };
+    Maps   m = KEYS ? maps_of<ROWS, BN>(be, x->k, x->v, x->q, x->dout)
+                    : maps_of<ROWS, BN>(be, x->q, x->dout, x->k, x->v);
+    Job    g = job_of(be, x, KEYS ? x->dk : x->dq, x->dv, NULL);
     size_t smem = SmemLayout<C, KEYS>::STARTS + ((size_t)g.n + 1) * sizeof(int);
-    for (int i = 0; i < 2; i++) {
-        m.held[i] = heads_map(be, KEYS ? *flow[i] : *held[i], BM);
-        m.flow[i] = heads_map(be, KEYS ? *held[i] : *flow[i], BN);
-    }
     if (be->sticky) return;
-    LAUNCH(be, "attention_bwd", (backward<C, KEYS>), vision_blocks(be, x, BM), THREADS, smem, m, g);
-}
-
-/* delta[h,t] = dout[t,h,:].o[t,h,:], one thread each: neighbouring threads read neighbouring heads. */
-template <int C>
-__global__ void delta_kernel(float *delta, int64_t delta_row, HeadRows dout, HeadRows o, int64_t T, int H)
-{
-    int64_t at = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, t = at / H, h = at % H;
-    float   sum = 0.0f;
-    if (t >= T) return;
-    #pragma unroll
-    for (int c = 0; c < C; c += 8) {
-        Pack<bf16> x = pack_load((const bf16 *)dout.p + t * dout.row + h * dout.head + c);
-        Pack<bf16> y = pack_load((const bf16 *)o.p + t * o.row + h * o.head + c);
-        #pragma unroll
-        for (int i = 0; i < 8; i++) sum = fmaf(to_f32(x.v[i]), to_f32(y.v[i]), sum);
-    }
-    delta[h * delta_row + t] = sum;
+    LAUNCH(be, "attention_bwd", (backward<C, KEYS>), vision_blocks(be, x, ROWS), THREADS, smem, m, g);
 }
 
 template <int C> void launch_all(Backend *be, const Attn *x)
 {
-    int64_t T = x->q.n[0], H = x->q.n[1];
-    LAUNCH(be, "attention_bwd", delta_kernel<C>, ceil_div(T * H, 256), 256, 0, (float *)x->delta.data,
-           x->delta.s[0], rows_of(x->dout), rows_of(x->o), T, (int)H);
+    launch_delta<C>(be, x, NULL, 0);
     launch<C, true>(be, x);
     launch<C, false>(be, x);
 }
@@ -305,6 +232,7 @@ template <int C> void launch_all(Backend *be, const Attn *x)
 bool vision_bwd(Backend *be, const Attn *x)
 {
     if (!vision_takes(x)) return false;
+    if (vision_bwd_fused(be, x)) return true;
     if (x->q.n[2] == 64)      launch_all<64>(be, x);
     else if (x->q.n[2] == 72) launch_all<72>(be, x);
     else                      launch_all<80>(be, x);
