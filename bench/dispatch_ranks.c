@@ -139,8 +139,7 @@ static Status measure(ExpertLayer *l, const DispatchBench *b, Comm *world, Round
     do_round(l, DO_DISPATCH | DO_COMBINE, &f);       /* sends the gates, which later rounds leave out */
     out->dispatch = time_rounds(l, world, DO_DISPATCH, &f);
     out->combine  = time_rounds(l, world, DO_COMBINE, &f);
-    double all    = time_rounds(l, world, DO_ROUTE | DO_DISPATCH | DO_COMBINE, &f);
-    out->route    = all - out->dispatch - out->combine;
+    out->route    = time_rounds(l, world, DO_ROUTE, &f);
     count_round(l, &f, out);
     return check_exchanges(l, l->x.n[0]);
 }

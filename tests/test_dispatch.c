@@ -112,6 +112,23 @@ static void every_dispatcher_delivers_the_same_rows(void)
     }
 }
 
+/* Results that are read where the experts have written them are summed in the order of alltoall. */
+static void peer_has_the_bits_of_alltoall(void)
+{
+    for (int j = 0; j < 4; j++) {
+        Case k = base(DISPATCHER_alltoall), q = base(DISPATCHER_peer);
+        k.world = 8, k.ep = j & 1 ? 8 : 4, k.etp = j & 1 ? 1 : 2, k.K = MAX_K, k.dtype = j & 2 ? BF16 : F32;
+        q.world = 8, q.ep = k.ep, q.etp = k.etp, q.K = k.K, q.dtype = k.dtype;
+        Result *a = run(k), *b = run(q);
+        bool same = all_well(&k, a) && all_well(&q, b);
+        for (int r = 0; r < k.world && same; r++)
+            same = !memcmp(a[r].y, b[r].y, sizeof a[r].y) && !memcmp(a[r].dx, b[r].dx, sizeof a[r].dx) &&
+                   !memcmp(a[r].router, b[r].router, sizeof a[r].router);
+        EXPECT(same, "%s", say(&q));
+        free(a), free(b);
+    }
+}
+
 static void half_precision(void)
 {
     for (int i = 0; i < DISPATCHER_COUNT; i++) {
@@ -337,6 +354,7 @@ int main(void)
     RUN(recompute_changes_nothing);
     RUN(same_bits_every_time);
     RUN(every_dispatcher_delivers_the_same_rows);
+    RUN(peer_has_the_bits_of_alltoall);
     RUN(half_precision);
     RUN(each_token_once_per_node);
     RUN(each_slot_once);
