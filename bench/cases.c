@@ -427,6 +427,24 @@ static Status time_held(double *seconds, const Setup *s, const Bench *b, Case *c
     return OK;
 }
 
+/* Of a call, over calls for long enough that the counter of the GPU, which moves every 20 to 100 ms, is
+ * exact to some percent. */
+static Energy energy_of(const Setup *s, const Bench *b, Case *c, double seconds)
+{
+    const double long_enough = 0.4;
+    EnergyMeter  m;
+    int64_t      calls = 0, batch = (int64_t)(0.02 / seconds) + 1;
+    double       from = clock_now();
+    energy_start(&m, s->be);
+    while (m.running && clock_now() - from < long_enough) {
+        for (int64_t i = 0; i < batch; i++, calls++) b->run(c);
+        if (backend_sync(s->be)) break;
+    }
+    Energy e = energy_stop(&m);
+    if (calls) e.joules /= (double)calls, e.seconds /= (double)calls;
+    return e;
+}
+
 Status bench_time(Timing *out, const Setup *s, const Bench *b, int repeats)
 {
     Case      c = { .s = s, .m = b->m, .n = b->n, .k = b->k };
@@ -438,6 +456,7 @@ Status bench_time(Timing *out, const Setup *s, const Bench *b, int repeats)
     LedgerRow w = s->be->ledger.by_part[PART_VISION];            /* a cleared ledger charges its first part */
     *out = (Timing){ .flops = w.flops + w.extra, .bytes = w.bytes, .op = op_of(&s->be->ledger) };
     out->seconds = (s->best ? bench_best : bench_median)(s->be, b->run, &c, repeats);
+    if (s->energy) out->energy = energy_of(s, b, &c, out->seconds);
     Status st = s->held_sms ? time_held(&out->held_seconds, s, b, &c, repeats) : OK;
     arena_reset(s->a, mark);
     return st ? st : backend_sync(s->be);

@@ -4,6 +4,7 @@
 #define BENCH_CASES_H
 
 #include "bench/bench.h"
+#include "bench/energy.h"
 
 typedef struct Setup {
     Backend *be;
@@ -12,6 +13,7 @@ typedef struct Setup {
     int64_t  T, D, F, E, K, H, G, C, V, P;
     int64_t  docs, images, VH, VC, rows;             /* of the tower: heads and their width; rows of logits */
     bool     best;                                   /* the shortest time counts, not the middle one */
+    bool     energy;                                 /* measure joules, where the device tells them */
     int64_t  held_sms;                               /* time calls beside a kernel that holds them, too */
 } Setup;
 
@@ -37,8 +39,8 @@ BenchList   bench_products(void);                    /* of Qwen3-VL-30B-A3B by t
 const Bench *bench_find(const char *name);           /* of bench_list */
 
 /* Seconds of a call, alone and with held_sms; what the ledger charges for it; the op that nearly all of it
- * is, OP_N: none. */
-typedef struct Timing { double seconds, held_seconds, flops; int64_t bytes; int op; } Timing;
+ * is, OP_N: none; with Setup.energy also the joules of a call. */
+typedef struct Timing { double seconds, held_seconds, flops; int64_t bytes; int op; Energy energy; } Timing;
 
 static inline Tensor randn(const Setup *s, DType d, int64_t rows, int64_t cols)
 {

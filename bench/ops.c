@@ -11,7 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct Result { double ms, floor_ms, gflops, gbs, held; } Result;    /* held: times the time alone */
+/* held: times the time alone; energy: of a call. */
+typedef struct Result { double ms, floor_ms, gflops, gbs, held; Energy energy; } Result;
 
 typedef struct OpsArgs {
     const char *backend, *dtype, *only;
@@ -25,7 +26,7 @@ static Status measure(Result *out, const Setup *s, const Bench *b, Ceiling top, 
     TRY(bench_time(&t, s, b, repeats));
     *out = (Result){ t.seconds * 1e3, fmax(t.flops / top.gflops, (double)t.bytes / top.gbs) / 1e6,
                      t.flops / t.seconds / 1e9, (double)t.bytes / t.seconds / 1e9,
-                     t.held_seconds / t.seconds };
+                     t.held_seconds / t.seconds, t.energy };
     return OK;
 }
 
@@ -33,6 +34,9 @@ static void show(const char *name, Result r)
 {
     printf("%-26s %9.3f ms  floor %9.3f ms  ratio %5.2f  %9.1f GFLOP/s  %7.1f GB/s", name, r.ms, r.floor_ms,
            r.ms / r.floor_ms, r.gflops, r.gbs);
+    if (r.energy.joules > 0)
+        printf("  %8.3f J  %4.0f MHz  %4.0f W", r.energy.joules, r.energy.mhz,
+               r.energy.joules / r.energy.seconds);
     if (r.held > 0) printf("  held %5.2fx", r.held);
     putchar('\n');
     fflush(stdout);
@@ -42,6 +46,10 @@ static Json *row_json(const char *name, Result r)
 {
     Json *row = json_pack("{s:s, s:f, s:f, s:f}", "op", name, "ms", r.ms, "floor_ms", r.floor_ms, "ratio",
                           r.ms / r.floor_ms);
+    if (r.energy.joules > 0) {
+        json_object_set_new(row, "joules", json_real(r.energy.joules));
+        json_object_set_new(row, "mhz", json_real(r.energy.mhz));
+    }
     if (r.held > 0) json_object_set_new(row, "held_ratio", json_real(r.held));
     return row;
 }
@@ -97,7 +105,7 @@ static Status run_ops(int argc, char **argv)
     const char *backend = backend_pick(a.backend);
     bool  gpu = !strcmp(backend, "cuda");
     Setup s = gpu ? setup_gpu : setup_cpu;
-    s.be = &be, s.a = &arena, s.held_sms = a.held_sms;
+    s.be = &be, s.a = &arena, s.held_sms = a.held_sms, s.energy = true;
     TRY(bench_dtype(&s.d, a.dtype));
     TRY(backend_open(&be, backend));
     be.reserved_sms = (int)a.reserved_sms, be.repeat = a.deterministic;

@@ -6,6 +6,9 @@
  * of this run. The measured time is printed with the predicted one, for the hardware that --hardware names,
  * else for `this` where `treb bench calibrate` has been on this machine.
  *
+ * The same steps are timed once more as `treb train` runs them (step_train.c), and on a GPU text also in
+ * documents of unequal lengths (step_ragged.c). Joules and the SM clock are those of all timed steps.
+ *
  * With --lora the weights are frozen and adapters train. --floor then measures the same step once more with
  * an adapter on the lowest of these modules alone: the gradient passes through the same frozen weights, so
  * that step is a lower bound for any set of adapters. */
@@ -55,9 +58,16 @@ static double busiest(StepBench *b)
     return most;
 }
 
-static Status step(StepBench *b, int64_t number)
+OptimConf step_optim(int64_t number)
 {
-    OptimConf o = { .adam = { 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, number, NULL } };
+    return (OptimConf){ .adam = { .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f,
+                                  .max_norm = 1.0f, .step = number } };
+}
+
+static Status step(StepBench *b)
+{
+    int64_t   number = ++b->steps;
+    OptimConf o = step_optim(number);
     Ledger   *l = &b->e.be.ledger;
     double    t0 = clock_now();
     ledger_clear(l);
@@ -102,7 +112,7 @@ static Status open_bench(StepBench *b)
                          .deterministic = b->repeat, .graphs = !strcmp(b->cuda_graph, "full"),
                          .store = b->store };
     memcpy(conf.policy, b->policy, sizeof conf.policy);
-    conf.full = b->full, conf.lora = b->lora;
+    conf.full = b->full, conf.lora = b->lora, conf.ranks.micro = (int)b->micro, b->steps = 0;
     ss.bytes = true;
     TRY(stream_open(&b->stream, &ss, &bud));
     if (b->photos) TRY(stream_photos(&b->stream, b->photos, b->shape.text.V, 11));
@@ -150,23 +160,33 @@ static Status predict(StepBench *b)
 
 enum { MOST_REPEATS = 99 };
 
-static Status measure(StepBench *b, StepTimes *out)
+static double model_flops(const Ledger *l)
+{
+    double f = 0;
+    for (int i = 0; i < PART_N; i++) f += l->by_part[i].flops;
+    return f;
+}
+
+/* Steps over the stream that was uploaded. */
+static Status time_steps(StepBench *b, StepTimes *out)
 {
     double    fwd[MOST_REPEATS], bwd[MOST_REPEATS], opt[MOST_REPEATS], host[MOST_REPEATS];
     double    part[PART_N][MOST_REPEATS];
     StepTimes t = { 0 };
-    TRY(open_bench(b));
-    TRY(predict(b));
+    EnergyMeter meter;
     for (int64_t i = 0; i <= b->repeats; i++) {
-        TRY(step(b, i + 1));
+        TRY(step(b));
         if (!i) {
             t.first = b->fwd + b->bwd + b->opt;
+            energy_start(&meter, &b->e.be);
             continue;
         }
         fwd[i - 1] = b->fwd, bwd[i - 1] = b->bwd, opt[i - 1] = b->opt;
         host[i - 1] = b->host;
         for (int p = 0; p < PART_N; p++) part[p][i - 1] = b->e.be.ledger.seconds[p];
     }
+    t.energy = energy_stop(&meter), t.flops = model_flops(&b->e.be.ledger);
+    t.energy.joules /= (double)b->repeats, t.energy.seconds /= (double)b->repeats;
     t.fwd = bench_middle(fwd, b->repeats), t.bwd = bench_middle(bwd, b->repeats);
     t.opt = bench_middle(opt, b->repeats), t.host = bench_middle(host, b->repeats);
     for (int p = 0; p < PART_N; p++) t.part[p] = bench_middle(part[p], b->repeats);
@@ -175,7 +195,24 @@ static Status measure(StepBench *b, StepTimes *out)
     PeakFlops peak;
     TRY(peak_flops(&b->e.be, b->dtype, &peak));
     out->peak = peak.flops;
-    return OK;
+    return step_train(b, &out->train);
+}
+
+static Status measure(StepBench *b, StepTimes *out)
+{
+    TRY(open_bench(b));
+    TRY(predict(b));
+    return time_steps(b, out);
+}
+
+/* The engine stays as it is: the budgets are those of the even documents. */
+static Status measure_ragged(StepBench *b, StepTimes *out)
+{
+    TRY(step_fill_ragged(b));
+    if (b->zipf) draw_words(b);
+    TRY(engine_warm_up(&b->e, &b->stream));
+    engine_upload(&b->e, &b->stream);
+    return time_steps(b, out);
 }
 
 static void close_bench(StepBench *b)
@@ -207,11 +244,14 @@ static Status measure_floor(StepBench *b, StepTimes *out)
 
 static Status run(StepBench *b)
 {
-    StepTimes t = { 0 }, low = { 0 };
+    StepTimes t = { 0 }, low = { 0 }, ragged = { 0 };
     TRY(measure(b, &t));
     Json *o = b->json ? step_json(b, &t) : NULL;
     if (!b->json) step_print(b, &t);
-    Status st = b->floor ? measure_floor(b, &low) : OK;
+    Status st = b->ragged ? measure_ragged(b, &ragged) : OK;
+    if (!st && b->ragged && !b->json) step_print_ragged(b, &t, &ragged);
+    if (!st && b->ragged && b->json) json_object_set_new(o, "ragged", step_json(b, &ragged));
+    if (!st && b->floor) st = measure_floor(b, &low);
     if (!st && b->floor && !b->json) step_print_floor(b, &t, &low);
     if (!st && b->floor && b->json) json_object_set_new(o, "floor", step_json(b, &low));
     if (!st && b->json) json_dumpf(o, stdout, JSON_INDENT(2)), putchar('\n');
@@ -239,7 +279,7 @@ Status bench_together(double *ratio, const Hardware *hw, const char *backend, DT
     Status st = open_bench(&b);
     if (!st) st = predict(&b);
     for (int64_t i = 0; i <= b.repeats && !st; i++) {
-        st = step(&b, i + 1);
+        st = step(&b);
         t[i ? i - 1 : 0] = b.fwd + b.bwd + b.opt;            /* the first is not like the others */
     }
     if (!st) *ratio = bench_middle(t, b.repeats) / b.predicted.step;
@@ -288,6 +328,7 @@ static const Option options[] = {
     OPTION_INT(StepBench, photos, "--photos", "N", 0, 1 << 20,
                "documents of one photograph and a short text instead"),
     OPTION_INT(StepBench, micro, "--micro", "N", 1, 1024, "micro-batches of a step; 1"),
+    OPTION_FLAG(StepBench, ragged, "--ragged", "documents of unequal lengths as well; without pictures"),
     OPTION_FLAG(StepBench, zipf, "--zipf", "uneven routing, as trained routers have it"),
     OPTION_TEXT(StepBench, backend, "--backend", "NAME", "cpu, cuda or auto; cpu"),
     OPTION_TEXT(StepBench, dtype_name, "--dtype", "f32|bf16", "of weights and activations; f32"),
@@ -325,6 +366,9 @@ static Status read_args(StepBench *b, int argc, char **argv)
     TRY(read_lora(b));
     TRY(bench_model(&b->shape, b->model, b->layers));
     if (!b->shape.vision.depth) b->images = b->photos = 0;
+    if (b->ragged && (b->images || b->photos))
+        return fail(E_CONFIG, "--ragged: its documents have no pictures; set --images 0");
+    b->ragged |= !b->images && !b->photos && b->doc < b->tokens && strcmp(b->backend, "cpu");
     b->backend = backend_pick(b->backend);
     return OK;
 }

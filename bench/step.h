@@ -3,6 +3,7 @@
 #define BENCH_STEP_H
 
 #include "base/json.h"
+#include "bench/energy.h"
 #include "engine/engine.h"
 #include "plan/timeline.h"
 
@@ -17,10 +18,12 @@ typedef struct StepBench {
     Engine      e;
     int64_t     tokens, doc, images, grid_h, grid_w, photos, layers, micro, repeats;
     DType       dtype;
-    bool        json, repeat, zipf;
+    bool        json, repeat, zipf, ragged;
     double      fwd, bwd, opt;                               /* seconds of the last step */
     double      host;                                        /* of these, of the host's code */
     double      start;                                       /* seconds until the first */
+    int64_t     steps;                                       /* that this engine has taken */
+    int64_t     longest, shortest;                           /* documents of step_fill_ragged */
     char        state[96];                                   /* of the GPU, under load */
     Losses      losses;
     uint8_t     policy[LABEL_N];
@@ -40,11 +43,23 @@ typedef struct StepBench {
 
 /* Medians over the steps, in seconds; host: of the code that queues work; peak: FLOP/s of the device;
  * busiest: rows of the busiest expert over the mean. */
-typedef struct StepTimes { double first, fwd, bwd, opt, host, peak, busiest, part[PART_N]; } StepTimes;
+typedef struct StepTimes {
+    double first, fwd, bwd, opt, host, peak, busiest, part[PART_N];
+    double flops;                                            /* of the model, in a step */
+    double train;                                            /* a step as step_train runs it */
+    Energy energy;                                           /* of a step, of those with their parts apart */
+} StepTimes;
 
 static inline double step_seconds(const StepTimes *t) { return t->fwd + t->bwd + t->opt; }
 
+OptimConf   step_optim(int64_t number);
+MUST Status step_train(StepBench *b, double *seconds);       /* of a step as `treb train` runs it */
+/* Documents of unequal lengths, without pictures, in place of those of the stream; it has as many. */
+MUST Status step_fill_ragged(StepBench *b);
+
 void  step_print(const StepBench *b, const StepTimes *t);
+/* The same tokens in documents of unequal lengths beside the step t of even ones. */
+void  step_print_ragged(const StepBench *b, const StepTimes *t, const StepTimes *ragged);
 /* The step of the frozen weights with one adapter beside the step t of all adapters. */
 void  step_print_floor(const StepBench *b, const StepTimes *t, const StepTimes *floor);
 Json *step_json(const StepBench *b, const StepTimes *t);

@@ -3,13 +3,6 @@
 
 #include <stdio.h>
 
-static double model_flops(const Ledger *l)
-{
-    double f = 0;
-    for (int i = 0; i < PART_N; i++) f += l->by_part[i].flops;
-    return f;
-}
-static double step_flops(const StepBench *b) { return (double)b->micro * model_flops(&b->e.plan.ledger); }
 static double step_tokens(const StepBench *b) { return (double)(b->micro * b->stream.tokens); }
 
 static double bytes_of(const Engine *e)
@@ -88,9 +81,35 @@ static void print_host(const StepBench *b, const StepTimes *t)
     putchar('\n');
 }
 
+static void print_train(const StepTimes *t)
+{
+    double s = step_seconds(t);
+    printf("as treb train runs it: step %.1f ms (%+.1f %%), mfu %.1f %%\n", t->train * 1e3,
+           100 * (t->train / s - 1), 100 * t->flops / t->train / t->peak);
+}
+
+static void print_energy(const StepTimes *t)
+{
+    const Energy *e = &t->energy;
+    if (e->joules <= 0) return;
+    printf("energy %.1f J a step, %.0f W and %.0f MHz on average, %.2f TFLOP a joule\n", e->joules,
+           e->joules / e->seconds, e->mhz, t->flops / e->joules / 1e12);
+}
+
+void step_print_ragged(const StepBench *b, const StepTimes *t, const StepTimes *r)
+{
+    double s = step_seconds(r);
+    printf("ragged: %lld documents of %lld to %lld tokens: step %.1f ms (%+.1f %%; forward %.1f, backward "
+           "%.1f, norm and AdamW %.1f), %.4g TFLOP, mfu %.1f %%\n", (long long)b->stream.docs,
+           (long long)b->shortest, (long long)b->longest, s * 1e3, 100 * (s / step_seconds(t) - 1),
+           r->fwd * 1e3, r->bwd * 1e3, r->opt * 1e3, r->flops / 1e12, 100 * r->flops / s / r->peak);
+    print_train(r);
+    print_energy(r);
+}
+
 void step_print(const StepBench *b, const StepTimes *t)
 {
-    double f = step_flops(b), s = step_seconds(t);
+    double f = t->flops, s = step_seconds(t);
     printf("%s, %lld layers, on %s  %lld x %lld tokens in %lld documents, %lld supervised, %lld patches, "
            "%.3f B parameters, %s\n",
            b->shape.family, (long long)b->shape.text.L, b->backend, (long long)b->micro,
@@ -105,6 +124,8 @@ void step_print(const StepBench *b, const StepTimes *t)
            "%%)\n", step_tokens(b) / s, f / 1e12, 100 * f / s / t->peak, t->peak / 1e12,
            100 * f / (t->fwd + t->bwd) / t->peak);
     print_host(b, t);
+    print_train(t);
+    print_energy(t);
     if (*b->state) printf("GPU in the step: %s\n", b->state);
     if (t->busiest > 0) printf("busiest expert %.1fx the mean\n", t->busiest);
     print_parts(b, t);
@@ -113,7 +134,7 @@ void step_print(const StepBench *b, const StepTimes *t)
 
 Json *step_json(const StepBench *b, const StepTimes *t)
 {
-    double left, all, f = step_flops(b), s = step_seconds(t);
+    double left, all, f = t->flops, s = step_seconds(t);
     Json  *o = json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s}",
                          "label", "benchmark-only", "backend", b->backend, "dtype", dtype_name(b->dtype),
                          "tokens", (json_int_t)b->stream.tokens, "patches", (json_int_t)b->stream.patches,
@@ -126,6 +147,11 @@ Json *step_json(const StepBench *b, const StepTimes *t)
                         json_real((double)engine_device_bytes(&b->e.plan, b->backend) / (1 << 20)));
     json_object_set_new(o, "device_mib", json_real((all - left) / (1 << 20)));
     json_object_set_new(o, "host_s", json_real(t->host));
+    json_object_set_new(o, "train_step_s", json_real(t->train));
+    if (t->energy.joules > 0) {
+        json_object_set_new(o, "joules", json_real(t->energy.joules));
+        json_object_set_new(o, "mhz", json_real(t->energy.mhz));
+    }
     json_object_set_new(o, "launches", json_integer(b->e.be.ledger.launches));
     json_object_set_new(o, "loss", json_real(b->losses.total * (double)b->micro));
     if (*b->hw.id) {
@@ -143,5 +169,5 @@ void step_print_floor(const StepBench *b, const StepTimes *t, const StepTimes *l
     printf("floor, the same frozen weights with an adapter on %s alone: step %.1f ms%s, forward %.1f, "
            "backward %.1f, the rest %.1f; %.0f tokens/s, mfu %.1f %%; the adapters' step takes %.3f of it\n",
            b->lowest.module, f * 1e3, said, low->fwd * 1e3, low->bwd * 1e3, low->opt * 1e3,
-           step_tokens(b) / f, 100 * step_flops(b) / f / low->peak, s / f);
+           step_tokens(b) / f, 100 * low->flops / f / low->peak, s / f);
 }

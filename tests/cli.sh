@@ -81,7 +81,7 @@ expect 0 "learning_rate"     $treb config recipes/example.yaml
 expect 2 "Did you mean"      $treb config recipes/example.yaml train.max_step=3
 expect 2 "must be between"   $treb config recipes/example.yaml optim.learning_rate=3
 short="--tokens 64 --doc 32 --images 0 --repeat 1"
-expect 0 "TFLOP a step"      $treb bench step $short
+expect 0 "ragged: 2 documents" $treb bench step $short --ragged
 expect 0 "predicted by cpu-node" $treb bench step $short --hardware cpu
 expect 2 "unknown; known are" $treb bench step $short --hardware h42
 expect 0 "floor, the same frozen weights" $treb bench step $short --lora 4 --floor
