@@ -181,6 +181,7 @@ static Status time_steps(StepBench *b, StepTimes *out)
             energy_start(&meter, &b->e.be);
             continue;
         }
+        if (i == 1) t.second = b->fwd + b->bwd + b->opt;
         fwd[i - 1] = b->fwd, bwd[i - 1] = b->bwd, opt[i - 1] = b->opt;
         host[i - 1] = b->host;
         for (int p = 0; p < PART_N; p++) part[p][i - 1] = b->e.be.ledger.seconds[p];

@@ -41,10 +41,10 @@ typedef struct StepBench {
     DryStep     predicted;
 } StepBench;
 
-/* Medians over the steps, in seconds; host: of the code that queues work; peak: FLOP/s of the device;
- * busiest: rows of the busiest expert over the mean. */
+/* Medians over the steps, in seconds, and the first two: graphs are captured in the second. host: of the code
+ * that queues work; peak: FLOP/s of the device; busiest: rows of the busiest expert over the mean. */
 typedef struct StepTimes {
-    double first, fwd, bwd, opt, host, peak, busiest, part[PART_N];
+    double first, second, fwd, bwd, opt, host, peak, busiest, part[PART_N];
     double flops;                                            /* of the model, in a step */
     double train;                                            /* a step as step_train runs it */
     Energy energy;                                           /* of a step, of those with their parts apart */

@@ -119,7 +119,8 @@ void step_print(const StepBench *b, const StepTimes *t)
     printf("step %.1f ms (forward %.1f, backward %.1f, norm and AdamW %.1f)  loss %.3f\n", s * 1e3,
            t->fwd * 1e3, t->bwd * 1e3, t->opt * 1e3, b->losses.ce * (double)b->micro);
     print_predicted(b, s);
-    printf("first step %.2fx, after %.1f s of start-up\n", t->first / s, b->start);
+    printf("first step %.2fx, second %.2fx, after %.1f s of start-up\n", t->first / s, t->second / s,
+           b->start);
     printf("%.0f tokens/s  %.4g TFLOP a step  mfu %.1f %% of %.1f TFLOP/s (forward and backward alone %.1f "
            "%%)\n", step_tokens(b) / s, f / 1e12, 100 * f / s / t->peak, t->peak / 1e12,
            100 * f / (t->fwd + t->bwd) / t->peak);
@@ -146,6 +147,7 @@ Json *step_json(const StepBench *b, const StepTimes *t)
     json_object_set_new(o, "plan_mib",
                         json_real((double)engine_device_bytes(&b->e.plan, b->backend) / (1 << 20)));
     json_object_set_new(o, "device_mib", json_real((all - left) / (1 << 20)));
+    json_object_set_new(o, "second_step_s", json_real(t->second));
     json_object_set_new(o, "host_s", json_real(t->host));
     json_object_set_new(o, "train_step_s", json_real(t->train));
     if (t->energy.joules > 0) {

@@ -33,6 +33,24 @@ static void graphs_give_the_same_bits(void)
     }
 }
 
+static void take_two(Engine *e) { e->graphs.most = 2; }      /* clearing, a forward */
+
+static void a_forward_alone_is_a_graph(void)
+{
+    for (int i = 2; i < GRAPH_CASES; i++) {
+        GraphRig r;
+        graph_rig_open(&r, &graph_cases[i], shape_text);
+        EngineConf  c = graph_conf(&r, "cuda");
+        GraphResult want = graph_train(&r, &c, NULL);
+        c.graphs = true;
+        GraphResult got = graph_train(&r, &c, take_two);
+        EXPECT(got.counts.captured == 2, "%d captured", (int)got.counts.captured);
+        got.counts = (GraphCounts){ .launched = 9, .captured = 1 };
+        graph_compare(r.of, &want, &got);
+        graph_rig_close(&r);
+    }
+}
+
 int main(void)
 {
     const char *name = getenv("TREB_GPU_BACKEND");
@@ -42,5 +60,6 @@ int main(void)
         return lab_report();
     }
     RUN(graphs_give_the_same_bits);
+    RUN(a_forward_alone_is_a_graph);
     return lab_report();
 }

@@ -9,6 +9,7 @@ static Device device;
 
 static void attach(Engine *e)      { graphlab_open(e, &device, SIZE_MAX); }
 static void attach_few(Engine *e)  { graphlab_open(e, &device, 3); }         /* a graph counts one byte */
+static void attach_two(Engine *e)  { attach(e), e->graphs.most = 2; }        /* clearing, a forward */
 
 static void graphs_give_the_same_bits(void)
 {
@@ -31,6 +32,20 @@ static void a_full_cache_runs_eagerly(void)
     EXPECT(got.counts.captured == 3 && got.counts.eager > got.counts.launched && want.state == got.state,
            "%d captured, %d eagerly", (int)got.counts.captured, (int)got.counts.eager);
     graph_rig_close(&r);
+}
+
+static void a_forward_alone_is_a_graph(void)
+{
+    for (int i = 2; i < GRAPH_CASES; i++) {
+        GraphRig r;
+        graph_rig_open(&r, &graph_cases[i], small_vl_moe);
+        EngineConf  c = graph_conf(&r, "cpu");
+        GraphResult want = graph_train(&r, &c, NULL), got = graph_train(&r, &c, attach_two);
+        EXPECT(got.counts.captured == 2, "%d captured", (int)got.counts.captured);
+        got.counts = (GraphCounts){ .launched = 9, .captured = 1 };
+        graph_compare(r.of, &want, &got);
+        graph_rig_close(&r);
+    }
 }
 
 static void refusals_name_the_cause(void)
@@ -70,6 +85,7 @@ int main(void)
     omp_set_num_threads(1);
     RUN(graphs_give_the_same_bits);
     RUN(a_full_cache_runs_eagerly);
+    RUN(a_forward_alone_is_a_graph);
     RUN(refusals_name_the_cause);
     RUN(buckets_are_few);
     return lab_report();

@@ -87,12 +87,15 @@ static void put_scalars(Engine *e, const LossScales *m)
                                                   .part = m->weight, .dropout_seed = m->dropout_seed });
 }
 
-/* z: absent where the run has no z-loss, so that no op reads its factor. */
-static Aux describe_aux(const Engine *e, const LossScales *m)
+/* Lets a slot's structs name the scalars of the batch. z: a constant where the run has no z-loss, so that no
+ * op reads its factor. */
+static void point_at_scalars(const Engine *e, ModelAct *a, const LossScales *m)
 {
     const MicroScalars *s = e->forward.batch->scalars;
-    return (Aux){ .form = e->conf.aux, .coeff = factor_at(&s->aux), .keep = m->carry,
-                  .z = e->conf.z_coeff != 0 ? factor_at(&s->z) : factor(0), .part = factor_at(&s->part) };
+    a->aux.form = e->conf.aux, a->aux.keep = m->carry;
+    a->aux.coeff = factor_at(&s->aux), a->aux.part = factor_at(&s->part);
+    a->aux.z = e->conf.z_coeff != 0 ? factor_at(&s->z) : factor(0);
+    a->dropout_seed = m->dropout_seed ? &s->dropout_seed : NULL;
 }
 
 static ViewLayout layout_of(const Batch *b) { return b->media ? VIEW_MEDIA : VIEW_TEXT; }
@@ -101,33 +104,47 @@ static void run_forward(Engine *e, int chunk, int slot, const LossScales *m, Ten
 {
     ModelAct *a = &e->act[slot];
     bool      train = e->forward.mode == FORWARD;
-    const MicroScalars *s = e->forward.batch->scalars;
     arena_clear(e->forward.act);
     if (e->forward.host && train) arena_clear(e->forward.host);
-    a->aux = describe_aux(e, m);
+    a->aux = (Aux){ 0 };
+    point_at_scalars(e, a, m);
     if (train) a->aux.so_far = e->step_counts;
-    a->dropout_seed = m->dropout_seed ? &s->dropout_seed : NULL;
-    model_forward(&e->forward, &e->model, chunk, a, factor_at(&s->ce), in);
-    if (train) e->view[slot] = (SlotView){ layout_of(e->forward.batch), arena_mark(e->forward.act) };
+    model_forward(&e->forward, &e->model, chunk, a, factor_at(&e->forward.batch->scalars->ce), in);
+    if (train)
+        e->view[slot] = (SlotView){ layout_of(e->forward.batch), (int)(e->forward.batch - e->batch),
+                                    arena_mark(e->forward.act), *m };
 }
 
-/* After a forward was launched as a graph: lets the structs of the slot describe it. If the forward that they
- * describe had another layout, the host's code runs once more without its ops. */
+/* The host's code of the forward at hand without its ops, so that the structs of the slot describe it. */
+static void describe_forward(Engine *e, int chunk, int slot, const LossScales *m, Tensor in)
+{
+    Ledger     ledger = e->be.ledger;
+    const Ops *ops = e->be.ops;
+    shard_marks_read(&e->shard, e->graphs.marks);
+    e->be.preparing = true, e->be.ops = device_meta.ops;
+    run_forward(e, chunk, slot, m, in);
+    e->be.preparing = false, e->be.ops = ops;
+    e->be.ledger = ledger;
+    shard_marks_restore(&e->shard, e->graphs.marks);
+}
+
+/* After a forward was launched as a graph. Where its activations lie depends on the layout alone. */
 static void view_slot(Engine *e, int chunk, int slot, const LossScales *m, Tensor in)
 {
     SlotView *v = &e->view[slot];
-    if (v->layout == layout_of(e->forward.batch)) {
-        arena_reset(e->forward.act, v->end);
+    if (v->layout != layout_of(e->forward.batch)) {
+        describe_forward(e, chunk, slot, m, in);
         return;
     }
-    GraphCache *g = &e->graphs;
-    Ledger ledger = e->be.ledger;
-    shard_marks_read(&e->shard, g->marks);
-    e->be.preparing = true, e->be.ops = device_meta.ops;
-    run_forward(e, chunk, slot, m, in);
-    e->be.preparing = false, e->be.ops = e->be.device->ops;
-    e->be.ledger = ledger;
-    shard_marks_restore(&e->shard, g->marks);
+    v->scales = *m;
+    arena_reset(e->forward.act, v->end);
+}
+
+/* Before the host's code of a backward: its structs may name tensors of the batch of another forward. */
+static void view_batch(Engine *e, int batch, int chunk, int slot)
+{
+    LossScales m = e->view[slot].scales;
+    if (e->graphs.be && e->view[slot].batch != batch) describe_forward(e, chunk, slot, &m, (Tensor){ 0 });
 }
 
 static GraphKey forward_key(const Engine *e, const LossScales *m)
@@ -179,7 +196,9 @@ void engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradi
     Arena *scratch = engine_overlaps(e) ? &e->overlap_scratch : &e->arena[A_SCRATCH];
     e->backward = begin_pass(e, FORWARD, batch, slot, scratch);
     e->backward.lane = engine_overlaps(e);
-    if (engine_graph_begin(e, (GraphKey){ .phase = GRAPH_BACKWARD })) return;
+    bool dropout = e->view[slot].scales.dropout_seed != 0;
+    if (engine_graph_begin(e, (GraphKey){ .phase = GRAPH_BACKWARD, .dropout = dropout })) return;
+    view_batch(e, batch, chunk, slot);
     model_backward(&e->backward, &e->model, chunk, &e->act[slot], gradient);
     graph_cache_end(&e->graphs);
 }

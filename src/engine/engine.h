@@ -91,10 +91,19 @@ typedef struct EnginePlan {
     Ledger  step_ledger;                 /* of a step beyond its micro-batches: gradient sums, the update */
 } EnginePlan;
 
-/* What the host's structs of a slot describe: the layout of the forward that the host's code ran last. A
- * forward that is launched as a graph fills the same memory without it. */
+/* Weights of a micro-batch in its step: factors of its summed cross entropy and of its auxiliary losses, and
+ * how its expert counts join those of the step (Aux.keep, Aux.part). */
+typedef struct LossScales { float ce, aux, z, carry, weight; uint64_t dropout_seed; } LossScales;
+
+/* What the host's structs of a slot describe: the forward that the host's code ran last. A forward that is
+ * launched as a graph fills the same memory without that code. */
 typedef enum { VIEW_NONE, VIEW_TEXT, VIEW_MEDIA } ViewLayout;
-typedef struct SlotView { ViewLayout layout; ArenaMark end; } SlotView;  /* end: of the activations */
+typedef struct SlotView {
+    ViewLayout layout;
+    int        batch;                    /* its place in the ring */
+    ArenaMark  end;                      /* of its activations */
+    LossScales scales;                   /* of the forward that ran last, in either way */
+} SlotView;
 
 typedef struct Engine {
     EngineConf conf;
@@ -137,9 +146,6 @@ typedef struct Engine {
     bool       opened;                   /* all ranks have mapped what a step needs */
 } Engine;
 
-/* Weights of a micro-batch in its step: factors of its summed cross entropy and of its auxiliary losses, and
- * how its expert counts join those of the step (Aux.keep, Aux.part). */
-typedef struct LossScales { float ce, aux, z, carry, weight; uint64_t dropout_seed; } LossScales;
 
 typedef struct Losses { double total, ce, aux, z; } Losses;     /* total = ce + coeff aux + z_coeff z */
 

@@ -68,9 +68,11 @@ Status engine_graph_open(Engine *e)
 static bool communicates(const Engine *e, GraphPhase phase)
 {
     const Comm *world = e->mesh.comm[GR_world];
-    bool last = e->shard.units && e->shard.unit[0].backs + 1 >= e->shard.micro;
+    int backs = 0;
     if (!world || world->size == 1) return false;
-    return phase == GRAPH_NORM || (phase == GRAPH_BACKWARD && last);
+    for (int u = 0; u < e->shard.units; u++)
+        if (e->shard.unit[u].backs > backs) backs = e->shard.unit[u].backs;
+    return phase == GRAPH_NORM || (phase == GRAPH_BACKWARD && backs + 1 >= e->shard.micro);
 }
 
 static void add_batch(GraphKey *k, const Batch *b)
@@ -85,7 +87,11 @@ static void add_batch(GraphKey *k, const Batch *b)
 bool engine_graph_begin(Engine *e, GraphKey k)
 {
     const Batch *b = k.phase == GRAPH_FORWARD ? e->forward.batch : e->backward.batch;
-    if (!e->graphs.be || e->dispatch.host_counts || communicates(e, (GraphPhase)k.phase)) return false;
+    if (!e->graphs.be || e->be.preparing) return false;
+    if (e->dispatch.host_counts || communicates(e, (GraphPhase)k.phase)) {
+        e->graphs.counts.eager++;
+        return false;
+    }
     if (k.phase == GRAPH_FORWARD || k.phase == GRAPH_BACKWARD) k.batch = b - e->batch, add_batch(&k, b);
     return graph_cache_begin(&e->graphs, &k);
 }

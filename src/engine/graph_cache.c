@@ -7,7 +7,7 @@
 
 Status graph_cache_open(GraphCache *g, Backend *be, Shard *s, size_t limit)
 {
-    *g = (GraphCache){ .be = be, .shard = s, .limit = limit,
+    *g = (GraphCache){ .be = be, .shard = s, .limit = limit, .most = GRAPHS_MOST,
                        .marks = calloc((size_t)shard_marks_count(s), sizeof *g->marks) };
     return g->marks ? OK : fail(E_FIT, "no host memory for the marks of a step");
 }
@@ -41,7 +41,7 @@ static int32_t *copy_marks(const GraphCache *g)
 /* Without memory for it the key is not remembered and runs eagerly. */
 static void remember(GraphCache *g, const GraphKey *k)
 {
-    if (g->n == GRAPHS_MOST || !GROW(g->at, g->cap, g->n + 1)) return;
+    if (g->n >= g->most || !GROW(g->at, g->cap, g->n + 1)) return;
     CapturedGraph *c = &g->at[g->n];
     *c = (CapturedGraph){ .key = *k, .before = copy_marks(g), .after = copy_marks(g) };
     if (c->before && c->after) g->n++;

@@ -41,7 +41,7 @@ typedef struct GraphCache {
     Backend       *be;
     Shard         *shard;
     CapturedGraph *at;
-    int            n, cap;
+    int            n, cap, most;         /* most: GRAPHS_MOST, or fewer in tests */
     size_t         bytes, limit;         /* device memory of all graphs; when none is captured any more */
     GraphCounts    counts;
     int32_t       *marks;                /* of the phase that begins */

@@ -70,6 +70,8 @@ static const char *const part_names[PART_N] = {
     [PART_VISION] = "vision", [PART_MERGER] = "merger", [PART_DECODER] = "decoder", [PART_HEAD] = "head"
 };
 
+static bool part_timed(const Progress *p, int part) { return !p->graphs && p->sum.part_seconds[part] > 0; }
+
 static double part_mfu(const Progress *p, int part)
 {
     return ratio(ratio(p->sum.sums.model.part[part], p->sum.part_seconds[part]), p->peak.flops);
@@ -94,7 +96,7 @@ static void mfu_text(const Progress *p, char *out, size_t size)
     size_t at = (size_t)snprintf(out, size, "mfu %.1f%%", 100 * ratio(model_flops(p), p->peak.flops));
     const char *open = " (";
     for (int i = 0; i < PART_N && at < size; i++) {
-        if (!part_names[i] || p->sum.part_seconds[i] <= 0 || p->sum.sums.model.part[i] <= 0) continue;
+        if (!part_timed(p, i) || !part_names[i] || p->sum.sums.model.part[i] <= 0) continue;
         at += (size_t)snprintf(out + at, size - at, "%s%s %.0f", open, part_names[i], 100 * part_mfu(p, i));
         open = " ";
     }
@@ -234,7 +236,7 @@ static int perf_scalars(const Progress *p, Scalar *out)
     out[k++] = (Scalar){ "perf/mfu", ratio(model_flops(p), p->peak.flops) };
     out[k++] = (Scalar){ "perf/hfu", ratio(ratio(s->executed_flops, s->seconds), p->peak.flops * p->ranks) };
     for (int i = 0; i < PART_N; i++)
-        if (mfu_names[i] && s->part_seconds[i] > 0) out[k++] = (Scalar){ mfu_names[i], part_mfu(p, i) };
+        if (mfu_names[i] && part_timed(p, i)) out[k++] = (Scalar){ mfu_names[i], part_mfu(p, i) };
     out[k++] = (Scalar){ "perf/step_time", s->seconds / (double)p->n };
     out[k++] = (Scalar){ "perf/data_wait", ratio(s->data_wait, s->seconds) };
     if (s->launches) {

@@ -11,7 +11,8 @@
  *
  *   tok/s        tokens of all ranks without padding; useful: their share of the micro-batches' token budgets
  *   TFLOP/s      the model's own work (engine/flops.h) per second and device
- *   mfu          that over the device's peak (train/peak_flops.h); of a part: over the seconds spent in it
+ *   mfu          that over the device's peak (train/peak_flops.h); of a part: over the seconds spent in it,
+ *                without CUDA graphs, whose parts are not timed apart
  *   hfu          the same with all matrix work that was executed: the model's, recomputation, padding
  *   mem          measured peak of the fullest rank (backend_memory_used) of what its device has; planned: the
  *                bytes of the arenas, without libraries, the driver and, on a CPU, the data loader
