@@ -12,7 +12,7 @@ typedef void PlayFn(void *call);
 typedef struct Recorded { PlayFn *play; void *call; } Recorded;
 struct DeviceGraph { Recorded *at; int n, cap; };
 
-static DeviceGraph *recording;
+static _Thread_local DeviceGraph *recording;              /* ranks may be threads */
 
 static inline void *record(PlayFn *play, const void *call, size_t bytes)
 {

@@ -3,9 +3,19 @@
 #include "graphsteps.h"
 #include "graphlab.h"
 
-#include <omp.h>
+#include "comm/comm_threads.h"
 
-static Device device;
+#include <omp.h>
+#include <pthread.h>
+
+static _Thread_local Device device;
+
+/* Text alone, of an even number of experts. */
+static const char rank_moe[] =
+    "{\"model_type\": \"qwen3_moe\", \"torch_dtype\": \"float32\", \"vocab_size\": 97, \"hidden_size\": 32,"
+    " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8,"
+    " \"intermediate_size\": 48, \"moe_intermediate_size\": 24, \"num_experts\": 4,"
+    " \"num_experts_per_tok\": 2, \"rope_theta\": 10000.0, \"initializer_range\": 0.2}";
 
 static void attach(Engine *e)      { graphlab_open(e, &device, SIZE_MAX); }
 static void attach_few(Engine *e)  { graphlab_open(e, &device, 3); }         /* a graph counts one byte */
@@ -48,6 +58,50 @@ static void a_forward_alone_is_a_graph(void)
     }
 }
 
+/* ---- ranks ---- */
+
+enum { RANKS = 2 };
+typedef struct GraphRank { Comm *world; GraphRig rig; int zero; bool graphs; GraphResult result; } GraphRank;
+
+static void *rank_main(void *arg)
+{
+    GraphRank *p = arg;
+    EngineConf c = graph_conf(&p->rig, "cpu");
+    omp_set_num_threads(1);
+    c.ranks = (Ranks){ .world = p->world, .zero = p->zero, .micro = p->rig.of->micros,
+                       .layout = { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = RANKS, .etp = 1 },
+                       .dispatch = { .name = "peer" }, .chunk = { { 0, p->rig.shape.text.L, true, true } } };
+    p->result = graph_train(&p->rig, &c, p->graphs ? attach : NULL);
+    return NULL;
+}
+
+static void run_ranks(GraphRank *p, const GraphCase *of, int zero, bool graphs)
+{
+    Comm     *world[RANKS];
+    pthread_t thread[RANKS];
+    EXPECT_OK(comm_open_threads(world, RANKS, 0));
+    for (int i = 0; i < RANKS; i++) {
+        p[i] = (GraphRank){ .world = world[i], .zero = zero, .graphs = graphs };
+        graph_rig_open(&p[i].rig, of, rank_moe);
+    }
+    for (int i = 0; i < RANKS; i++) pthread_create(&thread[i], NULL, rank_main, &p[i]);
+    for (int i = 0; i < RANKS; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < RANKS; i++) comm_close(world[i]), graph_rig_close(&p[i].rig);
+}
+
+/* Experts on two ranks, which write rows into each other's memory; gradients and, with ZeRO 1, weights are
+ * exchanged in phases that run eagerly. */
+static void ranks_give_the_same_bits(void)
+{
+    static const GraphCase of = { "two ranks", { 0, 0, 0 }, 3, false, false, false, false, F32 };
+    for (int zero = 0; zero < 2; zero++) {
+        static GraphRank want[RANKS], got[RANKS];
+        run_ranks(want, &of, zero, false);
+        run_ranks(got, &of, zero, true);
+        for (int i = 0; i < RANKS; i++) graph_compare(&of, &want[i].result, &got[i].result);
+    }
+}
+
 static void refusals_name_the_cause(void)
 {
     GraphRig   r;
@@ -86,6 +140,7 @@ int main(void)
     RUN(graphs_give_the_same_bits);
     RUN(a_full_cache_runs_eagerly);
     RUN(a_forward_alone_is_a_graph);
+    RUN(ranks_give_the_same_bits);
     RUN(refusals_name_the_cause);
     RUN(buckets_are_few);
     return lab_report();
