@@ -59,7 +59,6 @@ static void launch(GraphCache *g, CapturedGraph *c)
     Ledger *l = &g->be->ledger;
     ledger_enter(l, timed_part(&c->key));
     backend_graph_launch(g->be, c->graph);
-    backend_mark(g->be);
     ledger_enter(l, c->work.part);
     g->counts.launched++;
 }
