@@ -110,6 +110,16 @@ static void experts_of_a_model(void)
     product((Shape){ 128, 8, 256, 512, 0 }, ANY, GEMM_TN | GEMM_ACC, BF16, F32, DENSE);
 }
 
+/* More than 1,024 rows an expert on average: weight gradients are computed by clusters of two blocks, where c
+ * has an even number of tiles along M. ONE_TAKES_ALL leaves experts without rows. */
+static void long_experts(void)
+{
+    static const Share shares[] = { EVEN, ZIPF, ONE_TAKES_ALL };
+    for (int i = 0; i < 6; i++)
+        product((Shape){ 3, 1030, 8 * any_size(9, 70), 128 + 8 * any_size(1, 34), 7 }, shares[i % 3],
+                GEMM_TN | (maybe() ? GEMM_ACC : 0), BF16, i < 4 ? F32 : BF16, maybe() ? DENSE : STRIDED);
+}
+
 static void nothing_to_do(void)
 {
     for (int m = 0; m < 3; m++) {
@@ -140,6 +150,7 @@ static void beside_a_kernel(void)
     for (int i = 0; i < 4; i++) {
         gpu_share(held[i], reserved[i]);
         experts_of_a_model();
+        long_experts();
         tails_of_tiles();
         fused_tiles();
         nothing_to_do();
@@ -154,6 +165,7 @@ int main(void)
     GPU_RUN(tails_of_tiles);
     GPU_RUN(widths_off_the_tile);
     GPU_RUN(experts_of_a_model);
+    GPU_RUN(long_experts);
     GPU_RUN(fused_any_size);
     GPU_RUN(fused_tiles);
     GPU_RUN(nothing_to_do);

@@ -73,7 +73,7 @@ typedef struct GroupedJob {
     int        E, M, N;
     int        steps, main;     /* NT, NN: stages along K with and without the LoRA term */
     int        b_each, w_each;  /* 0: all experts share one b, or one w of the LoRA term */
-    int        each;            /* TN: tiles of an expert */
+    int        each;            /* TN: tiles of an expert, or pairs of them for clusters */
     int       *drawn;           /* NT, NN: the counter of tile_queue.cuh. TN: counters of tiles assigned
                                    beyond the first of each block: in all, from the front, from the back */
     const int *order;           /* TN: experts, those with the most rows first */
@@ -103,8 +103,9 @@ typedef struct ExpertTile {
 enum { NUMBER_BITS = 20 };
 __device__ inline int tile_number(int e, int i) { return e << NUMBER_BITS | i; }
 
-/* Finds a tile by its number, in NT and NN by ascending numbers; WIDE: columns of a tile. */
-template <int MODE, int WIDE = BN> struct ExpertTileWalk {
+/* Finds a tile by its number, in NT and NN by ascending numbers; WIDE: columns of a tile. CLUSTER: numbers
+ * count pairs of tiles, one below the other, one for each block of the cluster. */
+template <int MODE, int WIDE = BN, bool CLUSTER = false> struct ExpertTileWalk {
     const int *off;
     int E, across, e, begin, count;
 
@@ -116,6 +117,7 @@ template <int MODE, int WIDE = BN> struct ExpertTileWalk {
         if (MODE == GEMM_TN) {
             if (i < 0) return false;
             e = i >> NUMBER_BITS, i &= (1 << NUMBER_BITS) - 1;
+            if (CLUSTER) i = (i / across * 2 + cluster_rank()) * across + i % across;
         } else {
             while (i >= begin + count) {
                 if (++e >= E) return false;
@@ -138,35 +140,42 @@ template <int MODE> __device__ inline int steps_of(const ExpertTile &t, const Gr
 
 /* The numbers of the block's tiles for the producer warp. In NT and NN it draws them; in TN, where tiles
  * differ in length, a scheduler thread does, and the producer reads them as the consumers do. */
-template <int MODE> struct ProducerTiles : TileDrawer {
+template <int MODE, bool CLUSTER = false> struct ProducerTiles : TileDrawer {
     __device__ ProducerTiles(const GroupedJob &g, uint32_t base) : TileDrawer(g.drawn, base + QUEUE) { }
 };
-template <> struct ProducerTiles<GEMM_TN> : TileReader {
-    __device__ ProducerTiles(const GroupedJob &, uint32_t base) : TileReader(base + QUEUE) { }
+template <bool CLUSTER> struct ProducerTiles<GEMM_TN, CLUSTER> : TileReaderOf<CLUSTER> {
+    __device__ ProducerTiles(const GroupedJob &, uint32_t base) : TileReaderOf<CLUSTER>(base + QUEUE) { }
+    __device__ int next()
+    {
+        if (CLUSTER && cluster_rank()) this->expect();
+        return TileReaderOf<CLUSTER>::next();
+    }
     __device__ void stage(int, int) { }
     __device__ void close(int) { }
 };
 
-/* Warps that read the queue. */
-template <int MODE> __device__ inline void queue_init(uint32_t base)
+/* Barriers of the queue; warps that read it: consumers, and producers that do not draw. */
+template <int MODE, bool CLUSTER = false> __device__ inline void queue_init(uint32_t base)
 {
-    tile_queue_init(base + QUEUE, MODE == GEMM_TN ? CONSUMERS + 1 : CONSUMERS);
+    int readers = MODE == GEMM_TN ? CONSUMERS + 1 : CONSUMERS;
+    tile_queue_init(base + QUEUE, CLUSTER ? 2 * readers : readers);
 }
 
 /* The scheduler thread of TN. Tiles of experts with many rows are compute-bound, of experts with few rows
- * write-bound: half the blocks take from the front of the order, half from the back, so that both kinds run
- * at the same time and the last tiles are short. A negative number ends the queue. */
-__device__ inline void draw_tiles(const GroupedJob &g, uint32_t base)
+ * write-bound: half the blocks (CLUSTER: clusters) take from the front of the order, half from the back, so
+ * that both kinds run at the same time and the last tiles are short. A negative number ends the queue. */
+template <bool CLUSTER = false> __device__ inline void draw_tiles(const GroupedJob &g, uint32_t base)
 {
-    int back = blockIdx.x % 2, begun = ((int)gridDim.x + 1 - back) / 2, all = g.E * g.each;
-    int i = (int)blockIdx.x / 2, turn = 0;                      /* from its end */
+    int drawers = gridDim.x / (CLUSTER ? 2 : 1), own = blockIdx.x / (CLUSTER ? 2 : 1);
+    int back = own % 2, begun = (drawers + 1 - back) / 2, all = g.E * g.each;
+    int i = own / 2, turn = 0;                                  /* from its end */
     for (;; turn++) {
         int at = back ? all - 1 - i : i;
-        tile_write(base + QUEUE, turn, tile_number(g.order[at / g.each], at % g.each));
-        if ((int)gridDim.x + atomicAdd(g.drawn, 1) >= all) break;
+        tile_write<CLUSTER>(base + QUEUE, turn, tile_number(g.order[at / g.each], at % g.each));
+        if (drawers + atomicAdd(g.drawn, 1) >= all) break;
         i = begun + atomicAdd(g.drawn + 1 + back, 1);           /* fewer than `all` in sum: they never meet */
     }
-    tile_write(base + QUEUE, turn + 1, -1);
+    tile_write<CLUSTER>(base + QUEUE, turn + 1, -1);
 }
 
 /* One block: sorts the experts by falling number of rows and clears the counters. */
@@ -200,14 +209,27 @@ template <int B> __device__ inline void zero_tail(uint32_t a, uint32_t b, int va
  * zeros. */
 typedef struct Maps { CUtensorMap a, b, low, w; } Maps;
 
+/* Loads the columns of a TN stage's b. Of a cluster both blocks need the same: each loads half of them into
+ * both. */
+template <bool CLUSTER>
+__device__ inline void load_columns(uint32_t at, const CUtensorMap *b, uint32_t full, int col, int row)
+{
+    if (CLUSTER) {
+        int half = cluster_rank() * (BN / 2);
+        for (int x = half; x < half + BN / 2; x += 64) tma_load_both(at + x * 128, b, full, col + x, row);
+    } else {
+        for (int x = 0; x < BN; x += 64) tma_load(at + x * 128, b, full, col + x, row);
+    }
+}
+
 /* The producer warp: loads a and b, then low and w of the LoRA term, in boxes 64 wide along a row in memory
  * (K, or M or N). HALVES: b has N rows twice, and the two halves of a tile are the same columns of c from
- * each. DROP: low and w come first. */
-template <int MODE, int HALVES = 1, bool DROP = false>
+ * each. DROP: low and w come first. CLUSTER: TN alone. */
+template <int MODE, int HALVES = 1, bool DROP = false, bool CLUSTER = false>
 __device__ void produce(const Maps &maps, const GroupedJob &g, const int *off, uint32_t base)
 {
-    ExpertTileWalk<MODE, BN / HALVES> walk(off, g);
-    ProducerTiles<MODE>               tiles(g, base);
+    ExpertTileWalk<MODE, BN / HALVES, CLUSTER> walk(off, g);
+    ProducerTiles<MODE, CLUSTER>               tiles(g, base);
     ExpertTile t;
     int  s = 0, phase = 0;
     while (walk.find(tiles.next(), t)) {
@@ -230,10 +252,10 @@ __device__ void produce(const Maps &maps, const GroupedJob &g, const int *off, u
                 if (MODE == GEMM_NT)
                     for (int x = 0; x < HALVES; x++)
                         tma_load(at + x * (BN / HALVES) * 128, b, full, k, x * g.N + t.n, e);
+                else if (MODE == GEMM_NN)
+                    for (int x = 0; x < BN; x += 64) tma_load(at + x * 128, b, full, t.n + x, k, e);
                 else
-                    for (int x = 0; x < BN; x += 64)
-                        if (MODE == GEMM_NN) tma_load(at + x * 128, b, full, t.n + x, k, e);
-                        else                 tma_load(at + x * 128, b, full, t.n + x, t.first + k);
+                    load_columns<CLUSTER>(at, b, full, t.n, t.first + k);
             }
             __syncwarp();
             if (++s == STAGES) s = 0, phase ^= 1;
@@ -241,6 +263,22 @@ __device__ void produce(const Maps &maps, const GroupedJob &g, const int *off, u
     }
     tiles.close(walk.tiles());
 }
+
+/* Releases a stage that all lanes of a consumer warp have read: to the producer, and to that of the other
+ * block of a cluster, which fills it too. */
+template <bool CLUSTER> struct Releaser {
+    uint32_t own, other;                        /* barriers */
+
+    __device__ Releaser(uint32_t base)
+        : own(base + EMPTY), other(CLUSTER ? smem_of(base + EMPTY, cluster_rank() ^ 1) : 0) { }
+
+    __device__ void operator()(int s) const
+    {
+        int lane = threadIdx.x % 32;
+        if (lane == 0)                 bar_arrive(own + s * 8);
+        else if (CLUSTER && lane == 1) cluster_arrive(other + s * 8);
+    }
+};
 
 /* Whether a warpgroup has rows of c in a tile: below 65 rows at the end of an expert the second has none. */
 template <int MODE> __device__ inline bool has_rows(const ExpertTile &t, int group)

@@ -36,6 +36,36 @@ __device__ inline void bar_wait(uint32_t bar, int parity)
                  "@done bra over;\nbra again;\nover:\n}" :: "r"(bar), "r"(parity) : "memory");
 }
 
+/* --- clusters: blocks that read and write each other's shared memory --- */
+
+__device__ inline int cluster_rank()
+{
+    int rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+/* The address of another block's shared memory at the same place; only the functions below take it. */
+__device__ inline uint32_t smem_of(uint32_t at, int rank)
+{
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+    return there;
+}
+__device__ inline void cluster_arrive(uint32_t there)           /* at a barrier of another block */
+{
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(there) : "memory");
+}
+/* Writes x to another block, and ends 4 of the bytes that this block's barrier was told to expect. */
+__device__ inline void cluster_store(uint32_t there, int x, uint32_t bar)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.s32 [%0], %1, [%2];"
+                 :: "r"(there), "r"(x), "r"(bar) : "memory");
+}
+__device__ inline void cluster_sync()           /* by all threads of all blocks */
+{
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
 /* --- warpgroups --- */
 
 __device__ inline void named_sync(int id, int threads)
@@ -76,6 +106,14 @@ __device__ inline void tma_load(uint32_t dst, const CUtensorMap *map, uint32_t b
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5}], [%2];"
                  :: "r"(dst), "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z) : "memory");
+}
+/* The same into both blocks of a cluster of two (multicast), at the same place in each; each one's barrier
+ * gets the bytes. */
+__device__ inline void tma_load_both(uint32_t dst, const CUtensorMap *map, uint32_t bar, int x, int y)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;"
+                 :: "r"(dst), "l"(map), "r"(bar), "r"(x), "r"(y), "h"((uint16_t)3) : "memory");
 }
 __device__ inline void tma_store(const CUtensorMap *map, uint32_t src, int x, int y, int z)
 {

@@ -22,28 +22,34 @@
 enum { TILE_SLOTS = 2, TILE_READ = TILE_SLOTS * 8, TILE_NUMBER = 2 * TILE_SLOTS * 8,
        TILE_QUEUE_BYTES = TILE_NUMBER + TILE_SLOTS * 4, DRAW_AHEAD = 2 };
 
-/* By one thread, before bar_init_done; readers: warps that read numbers. */
+/* By one thread, before bar_init_done; readers: warps that read numbers, of both blocks of a cluster. */
 __device__ inline void tile_queue_init(uint32_t queue, int readers)
 {
     for (int i = 0; i < TILE_SLOTS; i++)
         bar_init(queue + i * 8, 1), bar_init(queue + TILE_READ + i * 8, readers);
 }
 
-/* By one thread: writes the number of turn 0, 1, ..., when its slot has been read. */
-__device__ inline void tile_write(uint32_t queue, int turn, int number)
+/* By one thread: writes the number of turn 0, 1, ..., when its slot has been read. CLUSTER: a thread of the
+ * first block of a cluster of two writes it to both. */
+template <bool CLUSTER = false> __device__ inline void tile_write(uint32_t queue, int turn, int number)
 {
     int slot = turn % TILE_SLOTS;
     bar_wait(queue + TILE_READ + slot * 8, turn / TILE_SLOTS % 2 ^ 1);
+    if (CLUSTER) {
+        uint32_t there = smem_of(queue, 1);
+        cluster_store(there + TILE_NUMBER + slot * 4, number, there + slot * 8);
+    }
     smem_store(queue + TILE_NUMBER + slot * 4, number);
     bar_arrive(queue + slot * 8);
 }
 
-/* A warp that reads the block's tile numbers. */
-struct TileReader {
+/* A warp that reads the block's tile numbers. CLUSTER: readers of both blocks arrive at the barriers of the
+ * first. */
+template <bool CLUSTER> struct TileReaderOf {
     uint32_t queue;
     int      turn;
 
-    __device__ TileReader(uint32_t queue_) : queue(queue_), turn(0) { }
+    __device__ TileReaderOf(uint32_t queue_) : queue(queue_), turn(0) { }
 
     __device__ int next()
     {
@@ -51,10 +57,21 @@ struct TileReader {
         bar_wait(queue + slot * 8, turn++ / TILE_SLOTS % 2);
         int number = uniform(smem_word(queue + TILE_NUMBER + slot * 4));
         __syncwarp();
-        if (threadIdx.x % 32 == 0) bar_arrive(queue + TILE_READ + slot * 8);
+        if (threadIdx.x % 32 == 0) read_done(queue + TILE_READ + slot * 8);
         return number;
     }
+    __device__ void read_done(uint32_t bar)
+    {
+        if (CLUSTER) cluster_arrive(smem_of(bar, 0));
+        else         bar_arrive(bar);
+    }
+    /* By one warp of the second block of a cluster, before each number: its barrier waits for the number. */
+    __device__ void expect()
+    {
+        if (threadIdx.x % 32 == 0) bar_expect(queue + turn % TILE_SLOTS * 8, sizeof(int));
+    }
 };
+typedef TileReaderOf<false> TileReader;
 
 /* The warp that draws them. */
 struct TileDrawer {
