@@ -38,25 +38,10 @@ static Status data_open(Loader *l)
     return index_open(&l->index, l->data.samples);
 }
 
-/* Page-locked arrays are copied to a device while the host goes on. Short ones are copied aside at once, and
- * may share a page with others. */
-static void pin_array(const Loader *l, void *p, int64_t bytes, bool on)
-{
-    enum { LEAST = 64 << 10 };
-    if (l->conf.pin && p && bytes >= LEAST) l->conf.pin(p, (size_t)bytes, on);
-}
-
+/* Page-locked memory is copied to a device while the host goes on. */
 static void pin_stream(const Loader *l, const Stream *s, bool on)
 {
-    const Budget *b = &s->budget;
-    pin_array(l, s->ids, 4 * b->tokens, on);
-    pin_array(l, s->pos, 3 * 4 * b->tokens, on);
-    pin_array(l, s->group, 4 * b->tokens, on);
-    pin_array(l, s->sup_row, 4 * b->supervised, on);
-    pin_array(l, s->sup_label, 4 * b->supervised, on);
-    pin_array(l, s->pixels, b->patches * s->shape.patch_dim, on);
-    pin_array(l, s->cell, 4 * 4 * b->patches, on);
-    pin_array(l, s->vpos, 2 * 4 * b->patches, on);
+    if (l->conf.pin && s->memory) l->conf.pin(s->memory, s->bytes, on);
 }
 
 static Status step_open(Loader *l, PendingStep *s)

@@ -6,32 +6,51 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static int64_t block_of(const StreamShape *s) { return s->merge * s->merge; }
 static size_t  pixel_size(const StreamShape *s) { return s->bytes ? 1 : sizeof(float); }
 
+/* The next array of a block, on a border of its own; base NULL: only its size is counted. */
+static void *take(char *base, size_t *used, int64_t n, size_t size)
+{
+    enum { BORDER = 64 };
+    void *at = base ? base + *used : NULL;
+    *used += ((size_t)(n + 1) * size + BORDER - 1) / BORDER * BORDER;
+    return at;
+}
+
+static size_t lay_out(Stream *s, char *base)
+{
+    const Budget *b = &s->budget;
+    int64_t T = b->tokens, P = b->patches, N = P / block_of(&s->shape);
+    size_t  used = 0;
+    s->ids        = take(base, &used, T, 4);
+    s->pos        = take(base, &used, 3 * T, 4);
+    s->group      = take(base, &used, T, 4);
+    s->start      = take(base, &used, b->docs, 4);
+    s->group_len  = take(base, &used, b->docs, 4);
+    s->sup_row    = take(base, &used, b->supervised, 4);
+    s->sup_label  = take(base, &used, b->supervised, 4);
+    s->pixels     = take(base, &used, P * s->shape.patch_dim, pixel_size(&s->shape));
+    s->cell       = take(base, &used, 4 * P, 4);
+    s->vpos       = take(base, &used, 2 * P, 4);
+    s->vstart     = take(base, &used, N, 4);
+    s->visual_row = take(base, &used, N, 4);
+    return used;
+}
+
 Status stream_open(Stream *s, const StreamShape *shape, const Budget *b)
 {
-    int64_t T = b->tokens, P = b->patches, N = P / block_of(shape);
     *s = (Stream){ .shape = *shape, .budget = *b };
-    s->ids        = calloc((size_t)T + 1, 4);
-    s->pos        = calloc((size_t)T * 3 + 1, 4);
-    s->group      = calloc((size_t)T + 1, 4);
-    s->start      = calloc((size_t)b->docs + 1, 4);
-    s->group_len  = calloc((size_t)b->docs + 1, 4);
-    s->sup_row    = calloc((size_t)b->supervised + 1, 4);
-    s->sup_label  = calloc((size_t)b->supervised + 1, 4);
-    s->pixels     = calloc((size_t)(P * shape->patch_dim) + 1, pixel_size(shape));
-    s->cell       = calloc((size_t)P * 4 + 1, 4);
-    s->vpos       = calloc((size_t)P * 2 + 1, 4);
-    s->vstart     = calloc((size_t)N + 1, 4);
-    s->visual_row = calloc((size_t)N + 1, 4);
-    if (!s->ids || !s->pos || !s->group || !s->start || !s->group_len || !s->sup_row || !s->sup_label ||
-        !s->pixels || !s->cell || !s->vpos || !s->vstart || !s->visual_row) {
-        stream_close(s);
-        return fail(E_FIT, "no host memory for a stream of %lld tokens and %lld patches", (long long)T,
-                    (long long)P);
+    s->bytes  = lay_out(s, NULL);
+    s->memory = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (s->memory == MAP_FAILED) {
+        *s = (Stream){ 0 };
+        return fail(E_FIT, "no host memory for a stream of %lld tokens and %lld patches",
+                    (long long)b->tokens, (long long)b->patches);
     }
+    lay_out(s, s->memory);
     stream_clear(s);
     return OK;
 }
@@ -48,9 +67,7 @@ Stream stream_full(const StreamShape *shape, const Budget *b)
 
 void stream_close(Stream *s)
 {
-    free(s->ids), free(s->pos), free(s->group), free(s->start), free(s->group_len);
-    free(s->sup_row), free(s->sup_label), free(s->pixels);
-    free(s->cell), free(s->vpos), free(s->vstart), free(s->visual_row);
+    if (s->memory) munmap(s->memory, s->bytes);
     *s = (Stream){ 0 };
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -45,6 +46,8 @@ typedef struct Document {
 typedef struct Stream {
     StreamShape shape;
     Budget      budget;
+    void       *memory;                   /* of all arrays, whole pages: page-locked as one (Device.pin) */
+    size_t      bytes;
     int64_t     fills;                    /* number of stream_clear calls: identifies the contents */
     int64_t     tokens, patches, docs, slices, visual, supervised;      /* filled so far */
     double      pairs, vpairs;            /* attending (query, key) pairs, text and vision */
