@@ -99,6 +99,10 @@ static void ranks_give_the_same_bits(void)
         run_ranks(want, &of, zero, false);
         run_ranks(got, &of, zero, true);
         for (int i = 0; i < RANKS; i++) graph_compare(&of, &want[i].result, &got[i].result);
+        GraphCounts n = got[0].result.counts;
+        int last = 3 + zero;                             /* forward, backward, norm, with ZeRO the update */
+        EXPECT(n.eager == last * GRAPH_STEPS + n.captured, "%d eagerly, %d captured", (int)n.eager,
+               (int)n.captured);
     }
 }
 

@@ -197,7 +197,9 @@ void engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradi
     e->backward = begin_pass(e, FORWARD, batch, slot, scratch);
     e->backward.lane = engine_overlaps(e);
     bool dropout = e->view[slot].scales.dropout_seed != 0;
-    if (engine_graph_begin(e, (GraphKey){ .phase = GRAPH_BACKWARD, .dropout = dropout })) return;
+    bool launched = engine_graph_begin(e, (GraphKey){ .phase = GRAPH_BACKWARD, .dropout = dropout });
+    e->backwards++;
+    if (launched) return;
     view_batch(e, batch, chunk, slot);
     model_backward(&e->backward, &e->model, chunk, &e->act[slot], gradient);
     graph_cache_end(&e->graphs);
@@ -257,6 +259,7 @@ void engine_evaluate(Engine *e, float scale)
 void engine_begin_step(Engine *e, int micro)
 {
     if (e->dispatch.host_counts) e->dispatch.host_counts--;
+    e->backwards = 0;
     if (e->graphs.be) shard_marks_clear(&e->shard, micro);
     if (engine_graph_begin(e, (GraphKey){ .phase = GRAPH_BEGIN, .micros = micro })) return;
     shard_begin_step(&e->shard, micro);

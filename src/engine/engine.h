@@ -140,6 +140,7 @@ typedef struct Engine {
     Tensor     step_counts;              /* (L, 1, E): expert counts of the step, with conf.aux_over_step */
     GraphCache graphs;                   /* not open: every phase runs eagerly */
     SlotView   view[MAX_SLOTS];
+    int        backwards;                /* passes that this step has begun */
     uint64_t   dropout_seed;             /* of the step, set by the trainer; 0: no dropout */
     EnginePlan plan;
     bool       byte_pixels;              /* its streams have 8-bit pixels */

@@ -69,12 +69,9 @@ Status engine_graph_open(Engine *e)
 static bool communicates(const Engine *e, GraphPhase phase)
 {
     const Comm *world = e->mesh.comm[GR_world];
-    int backs = 0;
     if (!world || world->size == 1) return false;
-    for (int u = 0; u < e->shard.units; u++)
-        if (e->shard.unit[u].backs > backs) backs = e->shard.unit[u].backs;
-    return phase == GRAPH_NORM || (phase == GRAPH_UPDATE && e->conf.ranks.zero) ||
-           (phase != GRAPH_BEGIN && phase != GRAPH_UPDATE && backs + 1 >= e->shard.micro);
+    if (phase == GRAPH_FORWARD || phase == GRAPH_BACKWARD) return e->backwards + 1 >= e->shard.micro;
+    return phase == GRAPH_NORM || (phase == GRAPH_UPDATE && e->conf.ranks.zero);
 }
 
 static void add_batch(GraphKey *k, const Batch *b)
