@@ -174,19 +174,17 @@ static Status time_steps(StepBench *b, StepTimes *out)
     double    part[PART_N][MOST_REPEATS];
     StepTimes t = { 0 };
     EnergyMeter meter;
-    for (int64_t i = 0; i <= b->repeats; i++) {
-        TRY(step(b));
-        if (!i) {
-            t.first = b->fwd + b->bwd + b->opt;
-            energy_start(&meter, &b->e.be);
-            continue;
-        }
-        if (i == 1) t.second = b->fwd + b->bwd + b->opt;
-        fwd[i - 1] = b->fwd, bwd[i - 1] = b->bwd, opt[i - 1] = b->opt;
-        host[i - 1] = b->host;
-        for (int p = 0; p < PART_N; p++) part[p][i - 1] = b->e.be.ledger.seconds[p];
+    Status      st = OK;
+    TRY(step(b));
+    t.first = b->fwd + b->bwd + b->opt;
+    energy_start(&meter, &b->e.be);
+    for (int64_t i = 0; i < b->repeats && !(st = step(b)); i++) {
+        if (!i) t.second = b->fwd + b->bwd + b->opt;
+        fwd[i] = b->fwd, bwd[i] = b->bwd, opt[i] = b->opt, host[i] = b->host;
+        for (int p = 0; p < PART_N; p++) part[p][i] = b->e.be.ledger.seconds[p];
     }
     t.energy = energy_stop(&meter), t.flops = model_flops(&b->e.be.ledger);
+    TRY(st);
     t.energy.joules /= (double)b->repeats, t.energy.seconds /= (double)b->repeats;
     t.fwd = bench_middle(fwd, b->repeats), t.bwd = bench_middle(bwd, b->repeats);
     t.opt = bench_middle(opt, b->repeats), t.host = bench_middle(host, b->repeats);
@@ -369,8 +367,8 @@ static Status read_args(StepBench *b, int argc, char **argv)
     if (!b->shape.vision.depth) b->images = b->photos = 0;
     if (b->ragged && (b->images || b->photos))
         return fail(E_CONFIG, "--ragged: its documents have no pictures; set --images 0");
-    b->ragged |= !b->images && !b->photos && b->doc < b->tokens && strcmp(b->backend, "cpu");
     b->backend = backend_pick(b->backend);
+    b->ragged |= !b->images && !b->photos && b->doc < b->tokens && strcmp(b->backend, "cpu");
     return OK;
 }
 
