@@ -218,8 +218,8 @@ static Status nccl_host_gather(Comm *c, void *out, const void *in, size_t bytes)
     return host->transport->host_gather(host, out, in, bytes);
 }
 
-/* The host transport learns whether NCCL has failed: then its heartbeat may know which rank was lost. */
-/* Calls that wait for peers must end: closing waits for the device. The watchdog asks no communicator
+/* The host transport learns whether NCCL has failed: then its heartbeat may know which rank was lost. Calls
+ * that wait for peers must end, because closing waits for the device. The watchdog asks no communicator
  * meanwhile. */
 static void nccl_abort(Comm *world, const char *why)
 {

@@ -54,7 +54,6 @@ static void reserve(const Pass *c, const Moe *m, MoeAct *a, int64_t T)
     const Dispatcher *d = c->env->dispatcher;
     Route            *r = &a->route;
     route_table(c, r);
-    r->T = T;
     need(c, L_ROUTE, &r->index[ROWS], I32, T, m->K);
     need(c, L_ROUTE, &a->offsets, I32, d->local_experts + 1, 1);
     need(c, L_ROUTE, &a->gate, F32, d->row_capacity, 1);

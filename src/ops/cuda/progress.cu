@@ -7,7 +7,7 @@ Status progress_find_write(ProgressWrite *f)
     cudaError_t e = cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", (void **)f, 12000,
                                                      cudaEnableDefault, &found);
     if (e == cudaSuccess && found == cudaDriverEntryPointSuccess) return OK;
-    return fail(E_DEVICE, "the driver has no cuStreamWriteValue32");
+    return fail(E_DEVICE, "the driver has no cuStreamWriteValue32; install one for CUDA 12 or newer");
 }
 
 Status progress_word_open(uint32_t **word)
