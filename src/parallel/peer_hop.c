@@ -89,8 +89,8 @@ Status peer_hop_overflowed(PeerHop *h, bool *overflow)
     s[STATUS_OVERFLOW] = 0;
     if (!s[STATUS_FAILED]) return OK;
     int64_t channel = s[STATUS_CHANNEL];
-    return fail(E_COMM, "MoE layer %lld: no %s from rank %d within %.0f s (exchange %lld of %s); see its log, "
-                "or raise comm.timeout",
+    return fail(E_COMM, "MoE layer %lld: no %s from rank %d within %.0f s (exchange %lld of %s); see its "
+                "log, or raise comm.timeout",
                 (long long)s[STATUS_LAYER], what[channel < 0 ? 0 : 1 + channel % PEER_KINDS],
                 c->world[s[STATUS_MEMBER]], h->group.timeout, (long long)s[STATUS_EPOCH],
                 group_name((GroupId)c->group));
