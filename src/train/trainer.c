@@ -290,8 +290,19 @@ Status trainer_open(Trainer *t, const TrainerConf *conf)
     return st;
 }
 
+/* After a failure a step may still be queued, and the next batch on its way: both copy from streams of the
+ * loader, which closing it unpins and frees. A failure of the sync comes after the one that ends the run. */
+static void wait_for_uploads(Trainer *t)
+{
+    if (!t->late) return;
+    engine_drop_prefetched(&t->engine);
+    if (backend_sync(&t->engine.be)) { }
+    t->late = false;
+}
+
 void trainer_close(Trainer *t)
 {
+    wait_for_uploads(t);
     checkpoint_async_close(&t->checkpointer);
     loader_close(t->loader), loader_close(t->eval_loader);
     expert_counts_close(&t->expert_counts);
