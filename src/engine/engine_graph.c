@@ -25,7 +25,7 @@ static Status check_ranks(const Ranks *r)
     if (l->pp > 1) return refuse("stages of a pipeline wait for each other on the host", "parallel.pp=1");
     if (l->tp > 1) return refuse("tensor parallelism communicates inside layers", "parallel.tp=1");
     if (l->cp > 1) return refuse("context parallelism communicates inside layers", "parallel.cp=1");
-    if (r->overlap) return refuse("moe.overlap takes turns on the host", "moe.overlap=false");
+    if (r->overlap) return refuse("with moe.overlap the host alternates two passes", "moe.overlap=false");
     if (r->zero > 1) return refuse("ZeRO 2 and 3 communicate inside layers", "parallel.zero=1");
     return OK;
 }
@@ -35,7 +35,7 @@ Status engine_graph_check(const EngineConf *c)
     bool many = c->ranks.world && c->ranks.world->size > 1;
     if (!c->graphs) return OK;
     if (offloads(c))
-        return refuse("offloaded activations and optimizer state are copied by the host's order",
+        return refuse("the host starts the copies of offloaded activations and optimizer state",
                       "memory.activation_offload=[] and memory.optimizer_offload=0");
     if (many && c->aux_over_step)
         return refuse("expert counts of all ranks are summed inside a forward",
