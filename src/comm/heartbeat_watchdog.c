@@ -22,7 +22,8 @@ static bool is_saving(const Heartbeat *h)
     return __atomic_load_n(&h->watch.trace->saving, __ATOMIC_ACQUIRE) > 0;
 }
 
-/* The main thread may hold any lock, so only write and _exit are safe here. */
+/* The main thread may hold any lock but the heartbeat's, malloc's too: nothing here or in the writer takes
+ * another one that it waits for without a limit. */
 void heartbeat_exit(Heartbeat *h, const char *why, bool record)
 {
     char line[MESSAGE_TEXT + 100];

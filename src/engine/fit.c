@@ -82,6 +82,7 @@ static void append_arenas(char *out, const EnginePlan *p)
             append(out, "%s %s %.3f", k ? "," : ":", p->label[i][k].name, (double)p->label[i][k].bytes / GIB);
         append(out, "\n");
     }
+    if (p->graphs) append(out, "  %-12s %9.3f GiB\n", "CUDA graphs", (double)p->graphs / GIB);
 }
 
 static void append_changes(char *out, const FitAdvice *a)
