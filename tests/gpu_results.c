@@ -17,8 +17,9 @@ static void losses(void)
         fresh();
         Tensor sums = output(doubles(SUMS, (double[]){ any_double(), any_double(), any_double() }));
         Tensor ce = doubles(1, (double[]){ i % 9 ? any_double() : NAN }), aux = in2(F32, 1, 3, DENSE);
+        Factor a = any_factor(0.37f), z = any_factor(0.11f);
         exact(sums);
-        CALL(add_losses, sums, ce, i % 3 ? aux : none, any_factor(0.37f), any_factor(0.11f));
+        CALL(add_losses, sums, ce, i % 3 ? aux : none, a, z);
     }
 }
 

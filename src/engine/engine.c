@@ -22,12 +22,14 @@ static bool ids_fit(Engine *e, const Stream *s)
 }
 
 /* A stream other than the prefetched one takes its place in the ring, as that of an evaluation between two
- * steps does: the prefetched stream is uploaded again when its turn comes. */
+ * steps does: the prefetched stream is uploaded again when its turn comes. The join is for the next prefetch
+ * too, which overwrites the batch before this one: it waits for the work queued up to here, and no host waits
+ * in between. */
 void engine_upload(Engine *e, const Stream *s)
 {
     bool done = e->prefetched == s && e->prefetched_fill == s->fills;
-    e->at = (e->at + 1) % e->batches;
-    if (e->prefetched) e->prefetched = NULL, e->be.device->join(&e->be);
+    e->at = (e->at + 1) % e->batches, e->prefetched = NULL;
+    if (e->be.device->join) e->be.device->join(&e->be);
     if (!done && ids_fit(e, s)) batch_upload(engine_batch(e), &e->be, s);
 }
 
