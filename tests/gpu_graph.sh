@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs with CUDA graphs (train.cuda_graph=full) have the bits of runs without: one rank with several
-# micro-batches, adapters, evaluations between steps, and two ranks that share the experts
-# (moe.dispatcher=peer). Part of gpu.sh; TREB_GPU_BACKEND=cpu tests that the CPU refuses.
+# micro-batches, adapters, evaluations between steps, results read late (train.late_results=true), and two
+# ranks that share the experts (moe.dispatcher=peer). Part of gpu.sh; TREB_GPU_BACKEND=cpu tests that the
+# CPU refuses.
 . tests/ranklab.sh
 gpu=${TREB_GPU_BACKEND:-cuda} steps=${TREB_RANK_STEPS:-10} only=${GRAPH_LAYOUTS:-*}
 small_moe
@@ -40,6 +41,9 @@ if [ $rc -eq 5 ] || grep -q "not in this build" "$tmp/out"; then skip "$(tail -n
 both text train.global_tokens=256 eval.split=0.1 eval.eval_steps=4 log.logging_steps=1
 [ ! -d "$tmp/text-full" ] || check "steps of text are graphs alone" graphs_were_used "$tmp/text-full"
 both bf16 train.global_tokens=1024 model.dtype=bfloat16
+both late train.global_tokens=1024 model.dtype=bfloat16 train.late_results=true
+[ ! -d "$tmp/bf16-none" ] || [ ! -d "$tmp/late-none" ] ||
+    check "late results have the bits of steps that end at once" same_run "$tmp/bf16-none" "$tmp/late-none"
 both adapters train.global_tokens=512 lora.rank=8 lora.dropout=0.1 'lora.target_modules=[all-linear]'
 if has_mpi; then
     [ "${GRAPH_MPS:-0}" != 1 ] || start_mps

@@ -67,7 +67,7 @@ Status peer_hop_open(PeerHop *h, Dispatcher *d, Backend *be, const DispatchArena
     set_group(h, d, conf);
     TRY(comm_agree(h->comm, set_table(h)));
     TRY(comm_agree(h->comm, backend_sync(be)));
-    h->comm->root->stop_word = h->status.data;
+    if (be->device != &device_meta) h->comm->root->stop_word = h->status.data;
     return OK;
 }
 

@@ -270,7 +270,7 @@ static Status open_all(Trainer *t, Json **state)
     TRY(trainer_agree_status(t, prepare_device(t)));
     TRY(trainer_agree_status(t, checkpoint_async_open(&t->checkpointer, &t->engine.model, &t->engine.be,
                                                       t->recipe->checkpoint.async)));
-    t->late = t->place.world == 1 && !t->engine.be.device->host_memory;
+    t->late = t->recipe->train.late_results && t->place.world == 1 && !t->engine.be.device->host_memory;
     step_results_set_guard(&t->engine.results, &t->engine.be, t->guard.highest);
     open_progress(t);
     return peak_flops(&t->engine.be, t->engine.conf.dtype, &t->progress.peak);
