@@ -107,8 +107,15 @@ static void send_ping(Heartbeat *h, double now)
     if (now < h->next_ping) return;
     h->next_ping = now + (h->timeout < 4 ? h->timeout / 4 : 1);
     RankProgress p = h->progress[h->rank] = watch_progress(&h->watch, now);
-    if (is_rank_0(h)) heartbeat_send_to_all(h, MSG_PING, 0, "", 0, -1, 0);
-    else           connection_send(&h->peer[0], MSG_PING, h->rank, &p, sizeof p, 0);
+    if (!is_rank_0(h)) connection_send(&h->peer[0], MSG_PING, h->rank, &p, sizeof p, 0);
+    for (int i = 1; is_rank_0(h) && i < h->size; i++) connection_send(&h->peer[i], MSG_PING, 0, "", 0, 0);
+}
+
+/* A rank that has left waits in the library for the others. Rank 0 pings it until all have left. */
+static bool sends_heartbeats(const Heartbeat *h, const Connection *c)
+{
+    if (h->aborting) return false;
+    return h->leaving && !is_rank_0(h) ? c->fd >= 0 && !h->all_left_at : is_reachable(c);
 }
 
 static void check_silence(Heartbeat *h, double now)
@@ -118,8 +125,7 @@ static void check_silence(Heartbeat *h, double now)
         Connection *c = &h->peer[i];
         bool   unidentified = is_rank_0(h) && i >= h->size;
         double limit = unidentified && h->timeout > HELLO_SECONDS ? HELLO_SECONDS : h->timeout;
-        bool   left = h->aborting || (h->leaving && !is_rank_0(h));
-        if (!is_reachable(c) || left || now - c->last_message <= limit) continue;
+        if (!sends_heartbeats(h, c) || now - c->last_message <= limit) continue;
         if (unidentified) { connection_close(c); continue; }
         snprintf(text, sizeof text, "sent no heartbeat for %.0f s (comm.timeout)", now - c->last_message);
         if (is_rank_0(h)) heartbeat_begin_end(h, i, text, false);
