@@ -3,7 +3,7 @@
 passed=0 failed=0
 for f in ${FUZZ:-}; do
     seed=$RANDOM$RANDOM
-    if out=$("$f" -seconds "${TREB_FUZZ_SECONDS:-3}" -seed $seed 2>&1); then
+    if out=$("$f" -seconds "${TREB_FUZZ_SECONDS:-2}" -seed $seed 2>&1); then
         passed=$((passed + 1)); continue
     fi
     failed=$((failed + 1)); echo "  FAIL $f -seed $seed"; tail -n 12 <<<"$out" | sed 's/^/    /'
