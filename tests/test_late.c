@@ -5,6 +5,7 @@
 #include "base/rng.h"
 
 #include <omp.h>
+#include <signal.h>
 
 static RunLab lab;
 
@@ -138,6 +139,46 @@ static void spikes_are_found(void)
     EXPECT(n > 0 && n < 5, "%lld spikes of 5", (long long)n);
 }
 
+/* ---- a signal ---- */
+
+static void signalling_squares(Backend *be, Tensor out, Tensor each, const Addends *list)
+{
+    uint64_t third = rng_u64(faulty.seed, rng_stream("dropout"), 2) | 1;
+    cpu_squares(be, out, each, list);
+    if (faulty.e->dropout_seed == third && faulty.fault[0].times-- > 0) raise(SIGTERM);
+}
+
+/* Opens and runs; a signal comes while step 3 is computed if `stops`. Returns the hash at the end. */
+static uint64_t run_until(const char *text, bool late, bool stops)
+{
+    Config  c;
+    Trainer t;
+    Ops     ops;
+    runlab_recipe(&c, &lab, "late", text);
+    EXPECT_OK(trainer_open(&t, &(TrainerConf){ .recipe = &c, .least = LOG_ERROR }));
+    t.late = late;
+    inject(&t, &ops, (Fault[2]){ { 0, stops }, { 0, 0 } });
+    ops.squares = signalling_squares;
+    EXPECT_OK(trainer_run(&t));
+    EXPECT(t.step == (stops ? 3 : 6) && t.begun == 0, "step %lld", (long long)t.step);
+    uint64_t hash = runlab_hash(&t);
+    trainer_close(&t), config_close(&c);
+    return hash;
+}
+
+/* The step in flight ends and is saved, and a resumed run goes on from it. */
+static void a_stopped_run_resumes(void)
+{
+    uint64_t whole = run_until("lora.rank=4\nlora.dropout=0.1", false, false);
+    folder_remove(lab_path("late"));
+    run_until("lora.rank=4\nlora.dropout=0.1", true, true);
+    EXPECT(file_is(lab_path("late/checkpoint-3/MANIFEST.json")), "no checkpoint of step 3");
+    uint64_t resumed = run_until("lora.rank=4\nlora.dropout=0.1\ncheckpoint.resume_from_checkpoint=auto", true,
+                                 false);
+    EXPECT(whole == resumed, "a late run that was stopped differs from one that was not");
+    folder_remove(lab_path("late"));
+}
+
 /* ---- between begin and end ---- */
 
 static void a_late_step_is_not_done(void)
@@ -183,6 +224,7 @@ int main(void)
     RUN(late_runs_are_equal);
     RUN(bad_steps_are_recovered);
     RUN(spikes_are_found);
+    RUN(a_stopped_run_resumes);
     RUN(a_late_step_is_not_done);
     RUN(a_step_that_fails_has_not_ended);
     runlab_close(&lab);

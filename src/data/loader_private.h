@@ -77,7 +77,7 @@ typedef struct PendingSample {
 
 enum {
     AHEAD = 128,                          /* samples measured ahead of the step packer */
-    STEPS = 3,                            /* pending steps: one is filled, HELD are handed out */
+    STEPS = 4,                            /* pending steps: HELD are handed out, one is ready, one is filled */
     HELD = 2,
     CACHE_ROWS = 2048,                    /* of the sample cache */
     CACHE_BYTES = 64 << 20

@@ -7,7 +7,7 @@
  *
  * A line covers the steps since the line before: losses are means over the steps that were not skipped
  * ("-" where all were), rates are sums over their time. Evaluations and saves are not part of a step's
- * time.
+ * time. On one GPU a line may come while the next step runs (train.late_results).
  *
  *   tok/s        tokens of all ranks without padding; useful: their share of the micro-batches' token budgets
  *   TFLOP/s      the model's own work (engine/flops.h) per second and device

@@ -230,18 +230,27 @@ static Status end_without(Trainer *t, Status st)
 }
 
 /* Whether the results of the step begun last are wanted before the next one begins: for what follows it, to
- * know how long the first one takes, or because it may not count as an update. */
+ * know how long the first one takes, because it may not count as an update, or because steps are so long that
+ * waiting costs nothing and a line should not come a step late. */
 static bool ends_at_once(const Trainer *t)
 {
+    enum { LONG = 5 };                                       /* seconds */
     int64_t step = t->step + t->begun;
     bool first = t->progress.pace == 0, empty = !t->flight[t->begun - 1].r.sums.supervised;
-    return !t->late || first || empty || eval_due(t, step) || save_due(t, step);
+    return !t->late || first || empty || t->progress.pace > LONG || eval_due(t, step) || save_due(t, step);
+}
+
+/* Before a step begins: where its data is not ready, the steps in flight end, and no line waits for data. */
+static Status end_before_waiting(Trainer *t)
+{
+    return t->begun && !loader_peek(t->loader, false) ? end_begun(t) : OK;
 }
 
 /* Begins the next step. On a device that computes it meanwhile, what is ended and shown is the step before:
  * the device does not wait for the host. */
 static Status one_step(Trainer *t)
 {
+    TRY(end_before_waiting(t));
     watch_for_stall(t);
     Status st = trainer_begin_step(t);
     if (st) st = end_without(t, st);
