@@ -169,12 +169,13 @@ static uint64_t run_until(const char *text, bool late, bool stops)
 /* The step in flight ends and is saved, and a resumed run goes on from it. */
 static void a_stopped_run_resumes(void)
 {
-    uint64_t whole = run_until("lora.rank=4\nlora.dropout=0.1", false, false);
+    static const char text[] = "lora.rank=4\nlora.dropout=0.1";
+    uint64_t whole = run_until(text, false, false);
     folder_remove(lab_path("late"));
-    run_until("lora.rank=4\nlora.dropout=0.1", true, true);
+    run_until(text, true, true);
     EXPECT(file_is(lab_path("late/checkpoint-3/MANIFEST.json")), "no checkpoint of step 3");
-    uint64_t resumed = run_until("lora.rank=4\nlora.dropout=0.1\ncheckpoint.resume_from_checkpoint=auto", true,
-                                 false);
+    uint64_t resumed = run_until("lora.rank=4\nlora.dropout=0.1\ncheckpoint.resume_from_checkpoint=auto",
+                                 true, false);
     EXPECT(whole == resumed, "a late run that was stopped differs from one that was not");
     folder_remove(lab_path("late"));
 }

@@ -77,7 +77,7 @@ typedef struct PendingSample {
 
 enum {
     AHEAD = 128,                          /* samples measured ahead of the step packer */
-    STEPS = 4,                            /* pending steps: HELD are handed out, one is ready, one is filled */
+    STEPS = 4,                            /* pending steps: HELD are handed out, two are filled */
     HELD = 2,
     CACHE_ROWS = 2048,                    /* of the sample cache */
     CACHE_BYTES = 64 << 20
