@@ -3,6 +3,7 @@
 #include "base/activity.h"
 #include "comm/mesh.h"
 #include "comm/transport.h"
+#include "ops/op_queue.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -345,6 +346,7 @@ static Ticket start_call(Comm *c, const CommCall *call, int64_t each)
     if (c->be->preparing) return (Ticket){ 0 };
     REQUIRE(~c->pending, "%s: more than %d calls are pending", group_name((GroupId)c->group), COMM_TICKETS);
     int slot = __builtin_ctzll(~c->pending);
+    backend_flush(c->be);
     c->root->failure_agreed = false;
     int64_t bytes = charge(c, call, each, slot);
     c->pending |= 1ull << slot;

@@ -2,6 +2,7 @@
  * member does the same arithmetic in the same order. */
 #include "comm/mesh.h"
 #include "comm/transport.h"
+#include "ops/op_queue.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@ static Status gather(Comm *c, void *out, const void *in, size_t bytes)
     if (c->size == 1) { memcpy(out, in, bytes); return OK; }
     if (root->sticky) return fail(root->sticky, "%s", root->why);
     root->failure_agreed = false;
+    if (c->be) backend_flush(c->be);             /* another rank may wait for that work before it answers */
     double  since = clock_now();
     int64_t call  = trace_begin(c->trace, (TraceCall){ .op = call_name(CALL_HOST_GATHER), .group = c->group,
                                 .seq = c->seq, .bytes = (int64_t)bytes * (c->size - 1) });

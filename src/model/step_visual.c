@@ -18,7 +18,9 @@ static Tensor visual_rows(const Pass *c, const Model *m, const char *label)
 void encode_images(const Pass *c, const Model *m, ModelAct *a, Tensor *tokens)
 {
     int64_t D = m->shape.text.D;
+    pass_scope(c, GRAPH_VISION);
     vision_fwd(c, &m->vision, &a->vision);
+    pass_scope(c, GRAPH_EAGER);
     *tokens = (Tensor){ 0 };
     if (!c->batch->media) return;
     ledger_enter(&c->be->ledger, PART_VISION);
@@ -38,7 +40,9 @@ void encode_images_bwd(const Pass *c, const Model *m, ModelAct *a)
         for (int64_t f = 0; f < deepstack_pending(m, 0); f++)
             dfeature[f] = visual_return(c, a->d_deepstack[f]);
     }
+    pass_scope(c, GRAPH_VISION);
     vision_bwd(c, &m->vision, &a->vision, dout, dfeature);
+    pass_scope(c, GRAPH_EAGER);
 }
 
 void deepstack_add(const Pass *c, const Model *m, ModelAct *a, int64_t l)

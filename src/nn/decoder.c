@@ -48,8 +48,10 @@ static void attention_branch_fwd(const Pass *c, const Decoder *m, DecoderAct *a,
 
 void decoder_fwd(const Pass *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs)
 {
+    pass_scope(c, GRAPH_ATTN);
     attention_branch_fwd(c, m, a, x, cs);
     ffn_of(m)->fwd(c, m->ffn, a->ffn, y, a->n, a->h);
+    pass_scope(c, GRAPH_EAGER);
 }
 
 void decoder_replay(const Pass *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs)
@@ -67,8 +69,10 @@ void decoder_bwd(const Pass *c, const Decoder *m, DecoderAct *a, Tensor dx, Tens
     Tensor none = { 0 };
     Tensor dn = scratch2(c, x.dtype, x.n[0], x.n[1]), dh = scratch2(c, x.dtype, x.n[0], x.n[1]);
     ffn_of(m)->bwd(c, m->ffn, a->ffn, normed ? dn : none, dy, a->n);
+    pass_scope(c, GRAPH_ATTN);
     if (normed) op_rmsnorm_bwd(c->be, dh, m->norm->shard.g, dn, a->h, m->norm->shard.w, a->rstd, dy);
     if (below)  attention_of(m)->bwd(c, m->attention, a->attention, dx, dh, x, cs, dh);
+    pass_scope(c, GRAPH_EAGER);
     arena_reset(c->scratch, mark);
 }
 

@@ -10,6 +10,7 @@ void mlp_fwd(const Pass *c, const Mlp *m, MlpAct *a, Tensor y, Tensor x, Tensor 
 {
     int64_t Ta = all_rows_count(c, x), I = width(c, m), up = activations[m->act].projections * I;
     Tensor none = { 0 };
+    pass_scope(c, GRAPH_MLP);
     if (need(c, L_MLP_UP, &a->gu, x.dtype, Ta, up)) column_linear_fwd(c, a->gu, x, m->w_gu, NULL);
     if (need_if(c, is_trainable(m->w_d), t_has(y), L_MLP_ACT, &a->h, x.dtype, Ta, I))
         activations[m->act].fwd(c->be, a->h, a->gu, none, none);
@@ -25,6 +26,7 @@ void mlp_bwd(const Pass *c, const Mlp *m, MlpAct *a, Tensor dx, Tensor dy, Tenso
     Tensor dh  = scratch2(c, x.dtype, Ta, I);
     Tensor dgu = scratch2(c, x.dtype, Ta, up);
     bool deeper = t_has(dx) || is_trainable(m->w_gu);
+    pass_scope(c, GRAPH_MLP);
     row_linear_bwd(c, deeper ? dh : none, dy, a->h, m->w_d, NULL);
     if (deeper) activations[m->act].bwd(c->be, dgu, none, dh, a->gu, none);
     if (deeper) column_linear_bwd(c, dx, dgu, x, m->w_gu, NULL);

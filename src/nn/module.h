@@ -11,6 +11,7 @@
 #include "nn/cache.h"
 #include "nn/param.h"
 #include "nn/offload.h"
+#include "ops/op_queue.h"
 
 typedef enum { FORWARD, REPLAY, EVAL } PassMode;  /* EVAL: forward with no backward to come */
 
@@ -97,23 +98,38 @@ bool need_if(const Pass *c, bool read, bool replayed, Label l, Tensor *slot, DTy
 bool replay_begin(Pass *replay, const Pass *c, Label first, Label last);
 void replay_end(const Pass *c);
 
+/* The ops that follow belong to this scope of train.cuda_graph (backend_scope); an evaluation has none. */
+static inline void pass_scope(const Pass *c, GraphScope s)
+{
+    if (c->be->queue) backend_scope(c->be, c->evaluates ? GRAPH_EAGER : s);
+}
+
+/* Units are begun and ended outside of all scopes. */
 static inline void unit_begin(const Pass *c, int unit, bool backward)
 {
-    if (c->env->units) c->env->units->begin(c->env->units->self, unit, backward);
+    if (!c->env->units) return;
+    GraphScope scope = backend_scope(c->be, GRAPH_EAGER);
+    c->env->units->begin(c->env->units->self, unit, backward);
+    pass_scope(c, scope);
 }
 static inline void unit_end(const Pass *c, int unit, bool backward)
 {
-    if (c->env->units) c->env->units->end(c->env->units->self, unit, backward);
+    if (!c->env->units) return;
+    GraphScope scope = backend_scope(c->be, GRAPH_EAGER);
+    c->env->units->end(c->env->units->self, unit, backward);
+    pass_scope(c, scope);
 }
 
-/* Lets another micro-batch run. The ledger continues where it was. */
+/* Lets another micro-batch run, outside of all scopes. The ledger continues where it was. */
 static inline void pass_yield(const Pass *c)
 {
     Ledger *l = &c->be->ledger;
     Part part = l->part;
     bool replay = l->replay;
     if (!c->yielder) return;
+    GraphScope scope = backend_scope(c->be, GRAPH_EAGER);
     c->yielder->yield(c->yielder->self);
+    pass_scope(c, scope);
     if (l->part != part) ledger_enter(l, part);
     l->replay = replay;
 }

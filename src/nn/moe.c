@@ -72,7 +72,9 @@ static void sort_rows(const Pass *c, const Moe *m, MoeAct *a, int64_t capacity)
 static bool route_tokens(const Pass *c, const Moe *m, MoeAct *a, Tensor x)
 {
     int64_t T = x.n[0], capacity = expert_capacity(c, m, T);
+    pass_scope(c, GRAPH_MOE_ROUTER);
     bool now = select_experts(c, m, a, x);
+    pass_scope(c, GRAPH_MOE_PREPROCESS);
     if (now) a->token_chunks = 1, a->is_chunk = false, a->charged_rows = 0;
     if (c->env->dispatcher) {
         if (now) build_routing(c, m, a, capacity);
@@ -99,9 +101,17 @@ static void router_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor
     if (t_has(dx)) linear_input_grad(c, dx, dlogits, d_a_out, m->w_router, GEMM_ACC);
 }
 
+/* Rows that the host counts are others in every step. */
+static void enter_experts(const Pass *c, const MoeAct *a)
+{
+    bool counted = a->token_chunks > 1 || (c->env->dispatcher && c->env->dispatcher->host_counts);
+    pass_scope(c, counted ? GRAPH_EAGER : GRAPH_MOE);
+}
+
 void moe_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res)
 {
     bool fresh = route_tokens(c, m, a, x);
+    enter_experts(c, a);
     if (a->token_chunks > 1) moe_chunked_fwd(c, m, a, y, x, res, fresh);
     else                     moe_experts_fwd(c, m, a, y, x, res, fresh);
 }
@@ -112,8 +122,10 @@ void moe_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tenso
     bool   routes = t_has(dx) || is_trainable(m->w_router);
     Tensor dweight = routes ? scratch2(c, F32, x.n[0], m->K) : (Tensor){ 0 };
     moe_reserve_routing_scratch(c);
+    enter_experts(c, a);
     if (a->token_chunks > 1) moe_chunked_bwd(c, m, a, dx, dweight, dy, x);
     else                     moe_experts_bwd(c, m, a, dx, dweight, dy);
+    pass_scope(c, GRAPH_MOE_ROUTER);
     if (routes) router_bwd(c, m, a, dx, dweight, x);
     arena_reset(c->scratch, mark);
 }

@@ -1,5 +1,5 @@
 /* ops/backend.c -- the table of devices, and what all of them share. */
-#include "ops/ops.h"
+#include "ops/op_queue.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -98,7 +98,12 @@ void backend_describe(const char *name, char *out, size_t n)
     if (m && m->describe) m->describe(out, n);
 }
 
-static void tick(void *be, Part ended) { ((Backend *)be)->device->clock(be, ended); }
+static void tick(void *self, Part ended)
+{
+    Backend *be = self;
+    backend_flush(be);
+    be->device->clock(be, ended);
+}
 
 Status backend_open(Backend *be, const char *name)
 {
@@ -123,6 +128,7 @@ void backend_close(Backend *be)
 /* The first failure is reported once with its text; the backend stays poisoned. */
 Status backend_sync(Backend *be)
 {
+    backend_flush(be);
     Status st = be->device->sync(be);
     return st ? st : be->sticky;
 }
@@ -145,12 +151,14 @@ void backend_upload(Backend *be, Tensor dst, const void *host)
 {
     REQUIRE(t_dense(dst) && !be->capturing, "upload: %s has gaps, or is recorded", t_fmt(dst));
     activity_mark();
+    backend_flush(be);
     if (!be->sticky) be->device->upload(be, dst, host);
 }
 
 void backend_put(Backend *be, void *dst, const void *host, size_t bytes)
 {
     REQUIRE(bytes <= PUT_BYTES, "backend_put: %zu bytes", bytes);
+    backend_flush(be);
     if (!be->sticky && !be->preparing) be->device->put(be, dst, host, bytes);
 }
 
@@ -158,6 +166,7 @@ void backend_fetch(Backend *be, void *host, Tensor src)
 {
     REQUIRE(t_dense(src) && !be->capturing, "fetch: %s has gaps, or is recorded", t_fmt(src));
     activity_mark();
+    backend_scope(be, GRAPH_EAGER);
     if (be->ledger.meter) be->ledger.meter->fetch(be->ledger.meter);
     if (!be->sticky) be->device->fetch(be, host, src);
 }
@@ -191,6 +200,7 @@ void backend_post(Backend *be, int slot, void *host, Tensor src)
 {
     REQUIRE(t_dense(src) && slot >= 0 && slot < POST_ALL, "post: slot %d, %s", slot, t_fmt(src));
     activity_mark();
+    backend_scope(be, GRAPH_EAGER);
     if (be->sticky) return;
     if (be->device->post) be->device->post(be, slot, host, src);
     else if (be->device->host_memory) memcpy(host, src.data, (size_t)t_bytes(src));
@@ -245,8 +255,9 @@ Status backend_host_arena_open(Backend *be, Arena *a, const char *name, size_t b
 void backend_host_arena_close(Backend *be, Arena *a) { arena_done(be, a, host_unmap(be->device)); }
 
 /* NULL while preparing, which copies nothing, and after a sticky error. */
-static const CopyOps *copies_of(const Backend *be)
+static const CopyOps *copies_of(Backend *be)
 {
+    backend_flush(be);
     return be->sticky || be->preparing ? NULL : be->device->copies;
 }
 

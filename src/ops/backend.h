@@ -16,6 +16,7 @@ extern "C" {
 
 typedef struct Backend Backend;
 typedef struct Ops Ops;
+typedef struct OpQueue OpQueue;
 
 /* Copies between device and host that overlap with compute: one stream each way. */
 typedef enum { COPY_D2H, COPY_H2D, COPY_STREAMS } CopyStream;     /* device to host, host to device */
@@ -98,6 +99,7 @@ struct Backend {
     Status         sticky;
     bool           preparing;       /* ops only prepare for their shapes, ranks do not communicate */
     bool           capturing;       /* work is recorded, see GraphOps: nothing may wait for it */
+    OpQueue       *queue;           /* of ops in scopes that run as graphs (ops/op_queue.h); NULL: none */
     bool           repeat;          /* deterministic: equal runs give equal bits, even where that is slower */
     int            reserved_sms;    /* SMs of a GPU that persistent kernels leave to communication */
     bool           shares;          /* set before memory is mapped: other processes will open it */
