@@ -109,7 +109,7 @@ static Status open_bench(StepBench *b)
     Budget      bud = budget_of(b, &ss);
     EngineConf  conf = { .backend = b->backend, .dtype = b->dtype, .budget = bud, .aux = AUX_LAYER,
                          .aux_coeff = 1e-3f, .train = true,
-                         .deterministic = b->repeat, .graphs = !strcmp(b->cuda_graph, "full"),
+                         .deterministic = b->repeat, .graphs = step_all_graphs(b),
                          .store = b->store };
     memcpy(conf.policy, b->policy, sizeof conf.policy);
     conf.full = b->full, conf.lora = b->lora, conf.ranks.micro = (int)b->micro, b->steps = 0;
@@ -201,7 +201,21 @@ static Status measure(StepBench *b, StepTimes *out)
 {
     TRY(open_bench(b));
     TRY(predict(b));
+    if (b->ways) TRY(engine_use_graphs(&b->e, b->way[0].bits));
     return time_steps(b, out);
+}
+
+/* The other values of --cuda-graph. */
+static Status measure_graphs(StepBench *b, const StepTimes *first, Json *o)
+{
+    for (int i = 1; i < b->ways; i++) {
+        StepTimes t = { 0 };
+        TRY(engine_use_graphs(&b->e, b->way[i].bits));
+        TRY(time_steps(b, &t));
+        if (o) json_object_set_new(o, b->way[i].words, step_json(b, &t));
+        else   step_print_graphs(b, &b->way[i], &t, first);
+    }
+    return b->ways > 1 ? engine_use_graphs(&b->e, b->way[0].bits) : OK;
 }
 
 /* The engine stays as it is: the budgets are those of the even documents. */
@@ -247,7 +261,8 @@ static Status run(StepBench *b)
     TRY(measure(b, &t));
     Json *o = b->json ? step_json(b, &t) : NULL;
     if (!b->json) step_print(b, &t);
-    Status st = b->ragged ? measure_ragged(b, &ragged) : OK;
+    Status st = measure_graphs(b, &t, o);
+    if (!st && b->ragged) st = measure_ragged(b, &ragged);
     if (!st && b->ragged && !b->json) step_print_ragged(b, &t, &ragged);
     if (!st && b->ragged && b->json) json_object_set_new(o, "ragged", step_json(b, &ragged));
     if (!st && b->floor) st = measure_floor(b, &low);
@@ -338,7 +353,8 @@ static const Option options[] = {
     OPTION_REAL(StepBench, store.offload_fraction, "--optimizer-offload", "SHARE", 0, 1,
                 "share of the optimizer state on the host; 0"),
     OPTION_FLAG(StepBench, repeat, "--deterministic", "gradients that repeat to the bit"),
-    OPTION_TEXT(StepBench, cuda_graph, "--cuda-graph", "none|full", "as train.cuda_graph; none"),
+    OPTION_TEXT(StepBench, cuda_graph, "--cuda-graph", "WORDS",
+                "as train.cuda_graph, by commas; several by /, compared; none"),
     OPTION_TEXT(StepBench, hardware, "--hardware", "ID", "predict from this row; `this` where there is one"),
     OPTION_INT(StepBench, lora_rank, "--lora", "RANK", 1, 65536, "freeze the weights and train adapters"),
     OPTION_TEXT(StepBench, targets, "--targets", "WORDS", "of lora.target_modules; all-linear"),
@@ -354,8 +370,7 @@ static Status read_args(StepBench *b, int argc, char **argv)
 {
     TRY(options_parse(argc, argv, options, b, NULL));
     if (b->doc > b->tokens) return fail(E_CONFIG, "--doc is above --tokens: a document fits its micro-batch");
-    if (strcmp(b->cuda_graph, "none") && strcmp(b->cuda_graph, "full"))
-        return fail(E_CONFIG, "--cuda-graph %s: none or full", b->cuda_graph);
+    TRY(step_read_graphs(b, b->cuda_graph));
     TRY(read_grid(b, b->grid));
     policy_default(b->policy);
     TRY(recompute_words(b->policy, &b->full, b->recompute));

@@ -7,8 +7,14 @@
 #include "engine/engine.h"
 #include "plan/timeline.h"
 
+/* A value of --cuda-graph. */
+enum { STEP_GRAPHS_MOST = 4 };
+typedef struct StepGraphs { char words[96]; unsigned bits; } StepGraphs;
+
 typedef struct StepBench {
     const char *cuda_graph;
+    StepGraphs  way[STEP_GRAPHS_MOST];                       /* its values */
+    int         ways;
     const char *backend, *model, *grid, *dtype_name, *recompute, *offload, *moments, *targets;
     int64_t     lora_rank;
     double      dropout;
@@ -57,7 +63,14 @@ MUST Status step_train(StepBench *b, double *seconds);       /* of a step as `tr
 /* Documents of unequal lengths, without pictures, in place of those of the stream; it has as many. */
 MUST Status step_fill_ragged(StepBench *b);
 
+/* The values of --cuda-graph into b->way; all of their bits. */
+MUST Status step_read_graphs(StepBench *b, const char *text);
+unsigned    step_all_graphs(const StepBench *b);
+
 void  step_print(const StepBench *b, const StepTimes *t);
+void  step_print_host(const StepBench *b, const StepTimes *t);
+/* Steps with another value of --cuda-graph beside those with the first. */
+void  step_print_graphs(const StepBench *b, const StepGraphs *g, const StepTimes *t, const StepTimes *first);
 /* The same tokens in documents of unequal lengths beside the step t of even ones. */
 void  step_print_ragged(const StepBench *b, const StepTimes *t, const StepTimes *ragged);
 /* The step of the frozen weights with one adapter beside the step t of all adapters. */

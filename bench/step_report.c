@@ -69,13 +69,13 @@ static void print_predicted(const StepBench *b, double measured)
            e->forward * micro, e->backward * micro, e->update * 1e3, measured / b->predicted.step);
 }
 
-static void print_host(const StepBench *b, const StepTimes *t)
+void step_print_host(const StepBench *b, const StepTimes *t)
 {
     const GraphCache *g = &b->e.graphs;
     if (b->e.be.device->host_memory) return;
     printf("host %.2f ms in a step, %lld launches", t->host * 1e3, (long long)b->e.be.ledger.launches);
     if (g->be)
-        printf("; %lld CUDA graphs, %.1f MiB; %lld phases launched as graphs, %lld eagerly",
+        printf("; %lld CUDA graphs, %.1f MiB; %lld times launched, %lld phases or scopes eagerly",
                (long long)g->counts.captured, (double)g->bytes / (1 << 20), (long long)g->counts.launched,
                (long long)g->counts.eager);
     putchar('\n');
@@ -124,7 +124,7 @@ void step_print(const StepBench *b, const StepTimes *t)
     printf("%.0f tokens/s  %.4g TFLOP a step  mfu %.1f %% of %.1f TFLOP/s (forward and backward alone %.1f "
            "%%)\n", step_tokens(b) / s, f / 1e12, 100 * f / s / t->peak, t->peak / 1e12,
            100 * f / (t->fwd + t->bwd) / t->peak);
-    print_host(b, t);
+    step_print_host(b, t);
     print_train(t);
     print_energy(t);
     if (*b->state) printf("GPU in the step: %s\n", b->state);

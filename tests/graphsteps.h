@@ -103,12 +103,10 @@ static inline void graph_step(GraphRig *r, GraphResult *t, int step)
     t->eval[step] = l.total;
 }
 
-/* attach: lets the open engine use graphs, or NULL where conf has done so. */
-static inline GraphResult graph_train(GraphRig *r, const EngineConf *conf, void (*attach)(Engine *e))
+/* All steps of an open engine with fresh weights. */
+static inline GraphResult graph_run(GraphRig *r)
 {
     GraphResult t = { .state = 0 };
-    small_engine(&r->e, &r->shape, conf, &r->s[0]);
-    if (attach) attach(&r->e);
     for (int i = 0; i < GRAPH_STEPS; i++) graph_step(r, &t, i);
     EXPECT_OK(backend_sync(&r->e.be));
     t.state = state_hash(&r->e.be, &r->e.model.params);
@@ -116,6 +114,15 @@ static inline GraphResult graph_train(GraphRig *r, const EngineConf *conf, void 
     for (int i = 0; i < ARENA_N; i++)
         EXPECT(r->e.arena[i].peak <= r->e.plan.bytes[i], "%s: arena %s above its plan", r->of->name,
                r->e.arena[i].name);
+    return t;
+}
+
+/* attach: lets the open engine use graphs; NULL: it does not. */
+static inline GraphResult graph_train(GraphRig *r, const EngineConf *conf, void (*attach)(Engine *e))
+{
+    small_engine(&r->e, &r->shape, conf, &r->s[0]);
+    if (attach) attach(&r->e);
+    GraphResult t = graph_run(r);
     engine_close(&r->e);
     return t;
 }

@@ -17,18 +17,35 @@ static const char rank_moe[] =
     " \"intermediate_size\": 48, \"moe_intermediate_size\": 24, \"num_experts\": 4,"
     " \"num_experts_per_tok\": 2, \"rope_theta\": 10000.0, \"initializer_range\": 0.2}";
 
-static void attach(Engine *e)      { graphlab_open(e, &device, SIZE_MAX); }
-static void attach_few(Engine *e)  { graphlab_open(e, &device, 3); }         /* a graph counts one byte */
+static void attach(Engine *e)      { graphlab_open(e, &device, SIZE_MAX, 0); }
+static void attach_few(Engine *e)  { graphlab_open(e, &device, 3, 0); }      /* a graph counts one byte */
 static void attach_two(Engine *e)  { attach(e), e->graphs.most = 2; }        /* clearing, a forward */
+static void attach_rank(Engine *e) { graphlab_open(e, &device, SIZE_MAX, GRAPH_ALL_SCOPES); }
 
+enum { BEFORE_DISPATCH = GRAPH_BIT(ATTN) | GRAPH_BIT(MOE_ROUTER) | GRAPH_BIT(MOE_PREPROCESS) };
+
+static void attach_scopes(Engine *e, unsigned scopes, size_t limit)
+{
+    graphlab_open(e, &device, limit, scopes);
+    e->graphs.phases = false;
+}
+static void attach_partly(Engine *e) { attach_scopes(e, BEFORE_DISPATCH, SIZE_MAX); }
+static void attach_all(Engine *e)    { attach_scopes(e, GRAPH_ALL_SCOPES, SIZE_MAX); }
+static void attach_scarce(Engine *e) { attach_scopes(e, GRAPH_ALL_SCOPES, 5); }
+
+/* Phases, the scopes before the dispatch, all scopes. */
 static void graphs_give_the_same_bits(void)
 {
+    void (*const ways[])(Engine *e) = { attach, attach_partly, attach_all };
     for (int i = 0; i < GRAPH_CASES; i++) {
         GraphRig r;
         graph_rig_open(&r, &graph_cases[i], small_vl_moe);
         EngineConf  c = graph_conf(&r, "cpu");
-        GraphResult want = graph_train(&r, &c, NULL), got = graph_train(&r, &c, attach);
-        graph_compare(r.of, &want, &got);
+        GraphResult want = graph_train(&r, &c, NULL);
+        for (int w = 0; w < 3; w++) {
+            GraphResult got = graph_train(&r, &c, ways[w]);
+            graph_compare(r.of, &want, &got);
+        }
         graph_rig_close(&r);
     }
 }
@@ -58,10 +75,40 @@ static void a_forward_alone_is_a_graph(void)
     }
 }
 
+/* Activations that are copied to the host and back between the scopes. */
+static void offloaded_scopes_give_the_same_bits(void)
+{
+    GraphRig r;
+    graph_rig_open(&r, &graph_cases[0], small_vl_moe);
+    EngineConf c = graph_conf(&r, "cpu");
+    c.policy[L_ACT] = c.policy[L_CORE] = OFFLOAD;
+    GraphResult want = graph_train(&r, &c, NULL), got = graph_train(&r, &c, attach_all);
+    graph_compare(r.of, &want, &got);
+    graph_rig_close(&r);
+}
+
+static void scopes_without_memory_run_eagerly(void)
+{
+    GraphRig r;
+    graph_rig_open(&r, &graph_cases[0], small_vl_moe);
+    EngineConf  c = graph_conf(&r, "cpu");
+    GraphResult want = graph_train(&r, &c, NULL), got = graph_train(&r, &c, attach_scarce);
+    EXPECT(got.counts.captured == 5 && got.counts.eager > 30 && want.state == got.state,
+           "%d captured, %d eagerly", (int)got.counts.captured, (int)got.counts.eager);
+    graph_rig_close(&r);
+}
+
 /* ---- ranks ---- */
 
 enum { RANKS = 2 };
-typedef struct GraphRank { Comm *world; GraphRig rig; int zero; bool graphs; GraphResult result; } GraphRank;
+typedef struct GraphRank {
+    Comm       *world;
+    GraphRig    rig;
+    int         zero, tp;
+    const char *dispatcher;
+    void      (*attach)(Engine *e);
+    GraphResult result;
+} GraphRank;
 
 static void *rank_main(void *arg)
 {
@@ -69,19 +116,21 @@ static void *rank_main(void *arg)
     EngineConf c = graph_conf(&p->rig, "cpu");
     omp_set_num_threads(1);
     c.ranks = (Ranks){ .world = p->world, .zero = p->zero, .micro = p->rig.of->micros,
-                       .layout = { .tp = 1, .cp = 1, .pp = 1, .vpp = 1, .ep = RANKS, .etp = 1 },
-                       .dispatch = { .name = "peer" }, .chunk = { { 0, p->rig.shape.text.L, true, true } } };
-    p->result = graph_train(&p->rig, &c, p->graphs ? attach : NULL);
+                       .layout = { .tp = p->tp ? p->tp : 1, .cp = 1, .pp = 1, .vpp = 1, .ep = RANKS,
+                                   .etp = 1 },
+                       .dispatch = { .name = p->dispatcher },
+                       .chunk = { { 0, p->rig.shape.text.L, true, true } } };
+    p->result = graph_train(&p->rig, &c, p->attach);
     return NULL;
 }
 
-static void run_ranks(GraphRank *p, const GraphCase *of, int zero, bool graphs)
+static void run_ranks(GraphRank *p, const GraphCase *of, GraphRank like)
 {
     Comm     *world[RANKS];
     pthread_t thread[RANKS];
     EXPECT_OK(comm_open_threads(world, RANKS, 0));
     for (int i = 0; i < RANKS; i++) {
-        p[i] = (GraphRank){ .world = world[i], .zero = zero, .graphs = graphs };
+        p[i] = like, p[i].world = world[i];
         graph_rig_open(&p[i].rig, of, rank_moe);
     }
     for (int i = 0; i < RANKS; i++) pthread_create(&thread[i], NULL, rank_main, &p[i]);
@@ -89,20 +138,40 @@ static void run_ranks(GraphRank *p, const GraphCase *of, int zero, bool graphs)
     for (int i = 0; i < RANKS; i++) comm_close(world[i]), graph_rig_close(&p[i].rig);
 }
 
+static const GraphCase two_ranks = { "two ranks", { 0, 0, 0 }, 3, false, false, false, false, F32 };
+
+static GraphCounts compare_ranks(GraphRank like)
+{
+    static GraphRank want[RANKS], got[RANKS];
+    GraphRank eager = like;
+    eager.attach = NULL;
+    run_ranks(want, &two_ranks, eager);
+    run_ranks(got, &two_ranks, like);
+    for (int i = 0; i < RANKS; i++) graph_compare(&two_ranks, &want[i].result, &got[i].result);
+    return got[0].result.counts;
+}
+
 /* Experts on two ranks, which write rows into each other's memory; gradients and, with ZeRO 1, weights are
- * exchanged in phases that run eagerly. */
+ * exchanged in passes of which scopes are graphs, and in phases that run eagerly. */
 static void ranks_give_the_same_bits(void)
 {
-    static const GraphCase of = { "two ranks", { 0, 0, 0 }, 3, false, false, false, false, F32 };
     for (int zero = 0; zero < 2; zero++) {
-        static GraphRank want[RANKS], got[RANKS];
-        run_ranks(want, &of, zero, false);
-        run_ranks(got, &of, zero, true);
-        for (int i = 0; i < RANKS; i++) graph_compare(&of, &want[i].result, &got[i].result);
-        GraphCounts n = got[0].result.counts;
-        int last = 3 + zero;                             /* forward, backward, norm, with ZeRO the update */
+        GraphRank   like = { .zero = zero, .dispatcher = "peer", .attach = attach_rank };
+        GraphCounts n = compare_ranks(like);
+        int last = 1 + zero;                             /* the norm, with ZeRO the update */
         EXPECT(n.eager == last * GRAPH_STEPS + n.captured, "%d eagerly, %d captured", (int)n.eager,
                (int)n.captured);
+    }
+}
+
+/* Dispatchers that count rows on the host; the sort of rows is a graph. */
+static void counted_dispatch_has_scopes(void)
+{
+    const GraphRank like[] = { { .zero = 3, .dispatcher = "alltoall", .attach = attach_partly },
+                               { .zero = 2, .tp = 2, .dispatcher = "deepep", .attach = attach_partly } };
+    for (int i = 0; i < 2; i++) {
+        GraphCounts n = compare_ranks(like[i]);
+        EXPECT(n.eager == n.captured, "%d eagerly, %d captured", (int)n.eager, (int)n.captured);
     }
 }
 
@@ -112,13 +181,40 @@ static void refusals_name_the_cause(void)
     EnginePlan p;
     graph_rig_open(&r, &graph_cases[0], small_vl_moe);
     EngineConf c = graph_conf(&r, "cpu");
-    c.graphs = true;
+    c.graphs = GRAPH_FULL;
     EXPECT_FAIL(engine_open(&r.e, &r.shape, &c, &r.s[0]), E_CONFIG, "device.backend=cuda");
     c.store.offload_fraction = 0.5;
     EXPECT_FAIL(engine_plan(&p, &r.shape, &c, &r.s[0]), E_CONFIG, "memory.optimizer_offload=0");
     c.store.offload_fraction = 0, c.policy[L_ACT] = OFFLOAD;
     EXPECT_FAIL(engine_plan(&p, &r.shape, &c, &r.s[0]), E_CONFIG, "memory.activation_offload=[]");
+    c.graphs = GRAPH_BIT(ATTN);
+    EXPECT_OK(engine_plan(&p, &r.shape, &c, &r.s[0]));
     graph_rig_close(&r);
+    r.shape = small_shape(rank_moe), c = graph_conf(&r, "cpu");
+    c.graphs = GRAPH_BIT(MLP);
+    EXPECT_FAIL(engine_plan(&p, &r.shape, &c, &r.s[0]), E_CONFIG, "every layer of the model has experts");
+    c.graphs = GRAPH_BIT(VISION);
+    EXPECT_FAIL(engine_plan(&p, &r.shape, &c, &r.s[0]), E_CONFIG, "no tower");
+}
+
+static void words_are_read(void)
+{
+    const char *list[] = { "attn", "moe_router", "full" }, *moe = "moe";
+    const char *wrong[][2] = { { "full_iteration", "write full" }, { "local", "write the scopes" },
+                               { "mamba", "belong to attn" }, { "attention", "write attn" },
+                               { "layers", "there are none, full, attn, mlp, moe_router" } };
+    unsigned bits = 9;
+    EXPECT_OK(graph_scopes_read(&bits, NULL, 0));
+    EXPECT(!bits, "no word: %x", bits);
+    EXPECT_OK(graph_scopes_read(&bits, list, 2));
+    EXPECT(bits == (GRAPH_BIT(ATTN) | GRAPH_BIT(MOE_ROUTER)), "bits %x", bits);
+    EXPECT_OK(graph_scopes_read(&bits, &moe, 1));
+    EXPECT(bits == (GRAPH_BIT(MOE) | GRAPH_BIT(MOE_ROUTER) | GRAPH_BIT(MOE_PREPROCESS)), "bits %x", bits);
+    EXPECT_OK(graph_scopes_read(&bits, &list[2], 1));
+    EXPECT(bits == GRAPH_FULL, "bits %x", bits);
+    EXPECT_FAIL(graph_scopes_read(&bits, list, 3), E_CONFIG, "full stands alone");
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        EXPECT_FAIL(graph_scopes_read(&bits, &wrong[i][0], 1), E_CONFIG, wrong[i][1]);
 }
 
 static void buckets_are_few(void)
@@ -144,8 +240,12 @@ int main(void)
     RUN(graphs_give_the_same_bits);
     RUN(a_full_cache_runs_eagerly);
     RUN(a_forward_alone_is_a_graph);
+    RUN(offloaded_scopes_give_the_same_bits);
+    RUN(scopes_without_memory_run_eagerly);
     RUN(ranks_give_the_same_bits);
+    RUN(counted_dispatch_has_scopes);
     RUN(refusals_name_the_cause);
+    RUN(words_are_read);
     RUN(buckets_are_few);
     return lab_report();
 }

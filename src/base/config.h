@@ -15,6 +15,7 @@
 #define BASE_CONFIG_H
 
 #include "base/dispatchers.h"
+#include "base/graph_scopes.h"
 #include "base/mem_pool.h"
 #include "base/status.h"
 #include "base/transports.h"

@@ -146,7 +146,7 @@ static void view_slot(Engine *e, int chunk, int slot, const LossScales *m, Tenso
 static void view_batch(Engine *e, int batch, int chunk, int slot)
 {
     LossScales m = e->view[slot].scales;
-    if (e->graphs.be && e->view[slot].batch != batch) describe_forward(e, chunk, slot, &m, (Tensor){ 0 });
+    if (e->graphs.phases && e->view[slot].batch != batch) describe_forward(e, chunk, slot, &m, (Tensor){ 0 });
 }
 
 static GraphKey forward_key(const Engine *e, const LossScales *m)
@@ -262,7 +262,7 @@ void engine_begin_step(Engine *e, int micro)
 {
     if (e->dispatch.host_counts) e->dispatch.host_counts--;
     e->backwards = 0;
-    if (e->graphs.be) shard_marks_clear(&e->shard, micro);
+    if (e->graphs.phases) shard_marks_clear(&e->shard, micro);
     if (engine_graph_begin(e, (GraphKey){ .phase = GRAPH_BEGIN, .micros = micro })) return;
     shard_begin_step(&e->shard, micro);
     step_results_begin(&e->results, &e->be);

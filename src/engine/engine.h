@@ -13,6 +13,7 @@
 #include "engine/flops.h"
 #include "engine/graph_cache.h"
 #include "engine/optim.h"
+#include "engine/scope_cache.h"
 #include "engine/step_results.h"
 
 /* Documents at once, and tokens that each may grow by; 0: no decoding. */
@@ -55,7 +56,7 @@ typedef struct EngineConf {
     LoraConf    lora;                    /* rank 0: no adapters */
     bool        train, logits;           /* backward and optimizer; engine_compute_logits will be called */
     bool        deterministic;           /* equal runs give equal bits, see Backend */
-    bool        graphs;                  /* phases of a step run as graphs, see graph_cache.h */
+    unsigned    graphs;                  /* what runs as graphs, by base/graph_scopes.h; 0: nothing */
     int         reserved_sms;            /* see Backend */
     bool        per_row_loss;            /* fill ResultBlock.row_loss */
     bool        evaluate;                /* engine_evaluate will be called on a training engine */
@@ -138,7 +139,8 @@ typedef struct Engine {
     bool       count_experts;            /* forwards add the choices of the routers to the results */
     double     waited;                   /* seconds that the host waited for the device in pipeline_run */
     Tensor     step_counts;              /* (L, 1, E): expert counts of the step, with conf.aux_over_step */
-    GraphCache graphs;                   /* not open: every phase runs eagerly */
+    GraphCache graphs;                   /* not open: nothing runs as graphs */
+    ScopeCache scopes;                   /* not open: scopes run as the phase that they are in */
     SlotView   view[MAX_SLOTS];
     int        backwards;                /* passes that this step has begun */
     uint64_t   dropout_seed;             /* of the step, set by the trainer; 0: no dropout */
@@ -167,6 +169,10 @@ void        engine_publish_weights(Engine *e);
 /* On a device that prepares for shapes (cuBLASLt, cuDNN): does so for batches of this size. engine_open does
  * it for the full budget. */
 MUST Status engine_warm_up(Engine *e, const Stream *stream);
+
+/* Between steps of an engine that was opened with graphs: what runs as graphs from now on. Graphs so far are
+ * gone. */
+MUST Status engine_use_graphs(Engine *e, unsigned graphs);
 
 static inline Batch *engine_batch(Engine *e) { return &e->batch[e->at]; }       /* uploaded last */
 

@@ -360,6 +360,7 @@ static void wait_for_transfers(Engine *e)
 void engine_close(Engine *e)
 {
     wait_for_transfers(e);
+    scope_cache_close(&e->scopes);
     if (e->graphs.be) graph_cache_close(&e->graphs);
     for (int i = 0; e->be.device && i < A_HOST; i++) backend_arena_close(&e->be, &e->arena[i]);
     if (e->be.device) backend_host_arena_close(&e->be, &e->arena[A_HOST]);

@@ -20,7 +20,9 @@ size_t      engine_staging_peak(const Engine *e);                        /* of t
 MUST Status engine_graph_check(const EngineConf *conf);    /* refuses what graphs cannot run with */
 MUST Status engine_graph_open(Engine *e);                  /* nothing without conf.graphs, or in a dry run */
 size_t      engine_graph_bytes(const EngineConf *conf);    /* device memory that graphs may take */
-bool        engine_graph_begin(Engine *e, GraphKey k);     /* graph_cache_begin, with the batch in the key */
+/* graph_cache_begin, with the batch in the key. A pass in which ranks communicate is no graph; its scopes
+ * are. */
+bool        engine_graph_begin(Engine *e, GraphKey k);
 
 static inline Arena *engine_act(Engine *e, int slot)
 {

@@ -7,7 +7,7 @@
 
 Status graph_cache_open(GraphCache *g, Backend *be, Shard *s, size_t limit)
 {
-    *g = (GraphCache){ .be = be, .shard = s, .limit = limit, .most = GRAPHS_MOST,
+    *g = (GraphCache){ .be = be, .shard = s, .limit = limit, .phases = true, .most = GRAPHS_MOST,
                        .marks = calloc((size_t)shard_marks_count(s), sizeof *g->marks) };
     return g->marks ? OK : fail(E_FIT, "no host memory for the marks of a step");
 }
@@ -74,7 +74,7 @@ static void capture(GraphCache *g, CapturedGraph *c)
 
 bool graph_cache_begin(GraphCache *g, const GraphKey *k)
 {
-    if (!g->be || g->be->preparing || g->be->sticky) return false;
+    if (!g->phases || g->be->preparing || g->be->sticky) return false;
     shard_marks_read(g->shard, g->marks);
     CapturedGraph *c = find(g, k);
     if (c && c->graph) {

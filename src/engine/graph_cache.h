@@ -41,6 +41,7 @@ typedef struct GraphCache {
     Backend       *be;
     Shard         *shard;
     CapturedGraph *at;
+    bool           phases;               /* false: only scopes are graphs (scope_cache.h) */
     int            n, cap, most;         /* most: GRAPHS_MOST, or fewer in tests */
     size_t         bytes, limit;         /* device memory of all graphs; when none is captured any more */
     GraphCounts    counts;
@@ -48,7 +49,7 @@ typedef struct GraphCache {
     CapturedGraph *capturing;            /* NULL: no phase is captured at the moment */
 } GraphCache;
 
-/* g must not move afterwards. */
+/* g must not move afterwards. It captures phases. */
 MUST Status graph_cache_open(GraphCache *g, Backend *be, Shard *s, size_t limit);
 void        graph_cache_close(GraphCache *g);                            /* twice is fine */
 

@@ -133,7 +133,6 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
                        .budget        = batching_budget(c, s),
                        .train         = true,
                        .deterministic = c->train.deterministic,
-                       .graphs        = !strcmp(c->train.cuda_graph, "full"),
                        .capacity      = c->moe.capacity_factor,
                        .pad           = c->moe.pad_to_capacity,
                        .balance       = c->moe.force_balance,
@@ -142,6 +141,7 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
                        .ranks         = *ranks,
                        .evaluate      = recipe_has_eval(c),
                        .per_row_loss  = many_channels(&c->data.train) };
+    TRY(graph_scopes_read(&e->graphs, c->train.cuda_graph.item, c->train.cuda_graph.n));
     TRY(store_of(&e->store, c, dtype));
     e->reserved_sms = reserved_sms(c, e);
     e->aux = !strcmp(aux, "none") ? AUX_NONE : !strcmp(aux, "sequence") ? AUX_DOCUMENT : AUX_LAYER;

@@ -70,7 +70,10 @@ static const char *const part_names[PART_N] = {
     [PART_VISION] = "vision", [PART_MERGER] = "merger", [PART_DECODER] = "decoder", [PART_HEAD] = "head"
 };
 
-static bool part_timed(const Progress *p, int part) { return !p->graphs && p->sum.part_seconds[part] > 0; }
+static bool part_timed(const Progress *p, int part)
+{
+    return !(p->graphs && p->graphs->phases) && p->sum.part_seconds[part] > 0;
+}
 
 static double part_mfu(const Progress *p, int part)
 {

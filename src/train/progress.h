@@ -12,13 +12,14 @@
  *   tok/s        tokens of all ranks without padding; useful: their share of the micro-batches' token budgets
  *   TFLOP/s      the model's own work (engine/flops.h) per second and device
  *   mfu          that over the device's peak (train/peak_flops.h); of a part: over the seconds spent in it,
- *                without CUDA graphs, whose parts are not timed apart
+ *                without CUDA graphs of whole phases, whose parts are not timed apart
  *   hfu          the same with all matrix work that was executed: the model's, recomputation, padding
  *   mem          measured peak of the fullest rank (backend_memory_used) of what its device has; planned: the
  *                bytes of the arenas, without libraries, the driver and, on a CPU, the data loader
  *   comm exposed share of the step in which compute of a rank waits for others, mean over ranks, and the
  *                groups (comm/mesh.h) it waits for; hidden: share of the time in calls that compute covers
- *   eager        phases of steps that ran without a CUDA graph since the line before (train.cuda_graph)
+ *   eager        phases or scopes of steps that ran without a CUDA graph since the line before
+ *                (train.cuda_graph)
  *   moe chunked  expert layers of a step that a rank ran in chunks, mean over ranks: this costs time
  *                (moe.rank_capacity)
  *

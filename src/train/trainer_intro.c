@@ -79,10 +79,15 @@ static void log_memory(const Trainer *t)
 
 static void log_graphs(const Trainer *t)
 {
-    const Engine *e = &t->engine;
+    const WordList *words = &t->recipe->train.cuda_graph;
+    const Engine   *e = &t->engine;
+    char   text[128];
+    size_t at = 0;
+    for (int i = 0; i < words->n && at < sizeof text; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, i ? ", %s" : "%s", words->item[i]);
     if (e->graphs.be)
-        log_info(&t->log, "CUDA graphs  of forward, backward and update, each shape from its second time on; "
-                 "%.0f MiB planned for them", mib(e->plan.graphs));
+        log_info(&t->log, "CUDA graphs  of %s, each shape from its second time on; %.0f MiB planned for them",
+                 e->graphs.phases ? "forward, backward and update" : text, mib(e->plan.graphs));
 }
 
 static void log_dispatch(const Trainer *t)
