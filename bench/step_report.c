@@ -66,7 +66,7 @@ static void print_predicted(const StepBench *b, double measured)
     if (!*b->hw.id) return;
     printf("predicted by %s: step %.1f ms +- %.0f %% (forward %.1f, backward %.1f, norm and AdamW %.1f); "
            "measured %.3f of it\n", b->hw.id, b->predicted.step * 1e3, 100 * b->predicted.error,
-           e->forward * micro, e->backward * micro, e->update * 1e3, measured / b->predicted.step);
+           e->forward * micro, e->backward * micro, e->update.seconds * 1e3, measured / b->predicted.step);
 }
 
 void step_print_host(const StepBench *b, const StepTimes *t)

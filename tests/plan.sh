@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # `treb plan` finds that every recipe for many ranks fits the GPUs in its name: it checks the layout rules and
 # dry-runs one rank of each stage. The model folders are absent, so each recipe is planned with the preset
-# that its model folder names. "recipes/qwen3-vl-30b-a3b-16-h100-3d.yaml" is for 16 ranks, each an h100.
+# that its model folder names. "recipes/qwen3-vl-30b-a3b-16-h100-3d.yaml" is for 16 ranks (parallel.ranks),
+# each an h100.
 # The search for a layout and the three output forms of a plan (text, JSON, HTML) follow.
 . tests/ranklab.sh
 planned() {                              # planned RECIPE
     local ranks gpu
     read -r ranks gpu < <(sed -E 's/.*-a[0-9]+b-([0-9]+)-([a-z0-9]+).*/\1 \2/' <<<"$1")
-    "$treb" plan "$1" --ranks "$ranks" --hardware "$gpu" >"$tmp/out" 2>&1 &&
-        grep -q '^  stage 0 ' "$tmp/out" &&
+    "$treb" plan "$1" --hardware "$gpu" >"$tmp/out" 2>&1 &&
+        grep -q " on $ranks rank" "$tmp/out" && grep -q '^  stage 0 ' "$tmp/out" &&
         grep -q '^preset Qwen3-.* for models/.*, which does not exist' "$tmp/out"
 }
 for recipe in recipes/qwen3-*.yaml; do check "$recipe" planned "$recipe"; done
@@ -47,6 +48,10 @@ check "a model that cannot be trained here" \
     searched 2 'deepseek-v3 with adapters: no family here trains it' 8 --model deepseek-v3 lora.rank=16
 check "a target that matches no module" \
     searched 2 'nearest is q_proj' 8 --model qwen3-30b-a3b lora.rank=16 lora.target_modules=qproj
+check "a layout that takes more GPUs than there are" \
+    searched 2 'tp 16 x cp 1 x pp 1 = 16 (rule 1)' 8 --model qwen3-30b-a3b --hardware h100 --fix tp=16 --json
+check "more chunks than layers" \
+    searched 2 'at most 24 chunks a stage (rule 25)' 8 --model qwen3-30b-a3b --fix pp=2,vpp=100
 check "a layout is fixed by --fix" \
     searched 2 'parallel.tp=2: only lora' 8 --model qwen3-30b-a3b parallel.tp=2
 lacking() {                              # the command that the last line names does fit
@@ -87,10 +92,11 @@ ends() { "$treb" plan "$big" "${@:2}" >/dev/null 2>&1; [ $? = "$1" ]; }
 one_stage="parallel.pp=1 parallel.vpp=1 moe.overlap=false"
 one_stage="$one_stage parallel.count_embedding=false parallel.count_loss=false"
 check "without --ranks, the least number for the layout" \
-    says '^256 ranks, the least number for this layout' moe.overlap=false
+    says '^256 ranks, the least number for this layout' moe.overlap=false parallel.ranks=0
 check "a node has eight ranks, a rack more"              says '|t1 d3 p0 e7 ' --ranks 256
 check "a rule is named"                                  says '(rule 5)' parallel.tp=3 --ranks 96
 check "what does not fit is exit code 3"                 ends 3 --hardware a100 $one_stage
+check "its bottleneck is memory"                        says 'bottleneck: memory' --hardware a100 $one_stage
 check "and says what to change" \
     says 'GiB less, .* memory.recompute=\[' --hardware a100 $one_stage
 check "other estimators beside the plan" \

@@ -127,6 +127,13 @@ static bool names_something(const char *text)
     return false;
 }
 
+static double parts_of(const DryStep *s)
+{
+    double parts = s->compute + s->bubble + s->optimizer + s->launch + s->copies;
+    for (int g = 0; g < LEDGER_GROUPS; g++) parts += s->exposed[g];
+    return parts;
+}
+
 typedef struct Tally { int planned, refused, config; } Tally;
 
 static void one(uint64_t seed, Tally *t)
@@ -156,6 +163,9 @@ static void one(uint64_t seed, Tally *t)
     if (!st && timed)
         EXPECT(isfinite(d.step.step) && d.step.step > 0 && d.step.mfu > 0 && d.step.mfu < 1,
                "%llu: %s: a step of %g s, mfu %g", number, now.text, d.step.step, d.step.mfu);
+    if (!st && timed)
+        EXPECT(fabs(parts_of(&d.step) / d.step.step - 1) < 1e-6, "%llu: %s: parts are %g of a step of %g s",
+               number, now.text, parts_of(&d.step), d.step.step);
     t->planned += !st, t->refused += st != OK;
     dryrun_close(&d);
     config_close(&c);

@@ -40,7 +40,7 @@ typedef struct LedgerHost { int64_t in, out; } LedgerHost;
  * time of a step from it. */
 typedef struct Ledger Ledger;
 typedef struct CostListener CostListener;
-typedef enum { COST_FORWARD, COST_BACKWARD, COST_UPDATE, COST_GATHER } CostPhase;
+typedef enum { COST_FORWARD, COST_BACKWARD, COST_UPDATE, COST_GATHER, COST_RESTART } CostPhase;
 
 /* Events of the copy streams to and from the host (ops/backend.h): a copy is queued; the copy stream waits
  * for the step; a mark is recorded after its queued copies; the step waits for a mark; the copy stream waits
@@ -58,7 +58,8 @@ struct CostListener {
     void (*fetch)(CostListener *m);                                     /* the host waits for the device */
     void (*side)(CostListener *m, CostSide what, int lane, int mark, int64_t bytes);
     /* What the following ops belong to, up to the next phase: a pipeline chunk of the last micro-batch of a
-     * step or of an earlier one; the optimizer update; the gather of weights for the next step. */
+     * step or of an earlier one; the optimizer update; the gather of weights for the next step. COST_RESTART:
+     * a plan begins, and what came before it does not count. */
     void (*phase)(CostListener *m, CostPhase what, int chunk, bool last);
 };
 

@@ -35,7 +35,7 @@ static Status plan_changed(void *self, const Config *c, double *bytes)
 static Status advise(FitAdvice *a, PlanAsk *p, const DryRun *d)
 {
     FitRequest ask = { .recipe = &p->recipe, .shape = &d->shape, .ranks = d->ranks, .per_node = d->per_node,
-                   .bytes = (double)dryrun_peak(d, NULL), .available = 0.97 * p->hw.capacity - p->hw.fixed,
+                   .bytes = (double)dryrun_peak(d, NULL), .available = fit_limit(&p->hw),
                    .plan = plan_changed, .self = p };
     return fit_advise(a, &ask);
 }
@@ -67,8 +67,9 @@ static Status plan(PlanAsk *p, const DryRun *d)
     if (advice && !st) fit_cheapest_text(way, sizeof way, advice);
     free(advice);
     if (st || !unfit) return st;
-    return fail(E_FIT, "does not fit: stage %d needs %.1f GiB, %s has %.1f GiB free after libraries. %s",
-                stage, peak / gib, p->hw.id, (p->hw.capacity - p->hw.fixed) / gib, way);
+    return fail(E_FIT, "does not fit: stage %d needs %.1f GiB; of the %.1f GiB of %s a run may take %.1f "
+                "(97 %%, less libraries). %s", stage, peak / gib, p->hw.capacity / gib, p->hw.id,
+                fit_limit(&p->hw) / gib, way);
 }
 
 /* Rules come first, so that their warnings are printed once. */
@@ -90,10 +91,11 @@ static Status plan_recipe(PlanAsk *p)
 /* How many ranks, and how many of them a node has. */
 static Status choose_ranks(PlanAsk *p)
 {
-    int64_t n = p->want_ranks ? p->want_ranks : dryrun_ranks(&p->recipe.parallel), per = 8;
+    int64_t said = p->want_ranks ? p->want_ranks : p->recipe.parallel.ranks, per = 8;
+    int64_t n = said ? said : dryrun_ranks(&p->recipe.parallel);
     p->timed = p->hardware;
     if (p->timed) TRY(hardware_find(&p->hw, p->hardware));
-    if (!p->want_ranks && !p->json)
+    if (!said && !p->json)
         printf("%lld ranks, the least number for this layout; --ranks sets another\n", (long long)n);
     if (p->timed) per = hardware_node(&p->hw, n);
     if (p->timed && !p->want_node && !p->recipe.comm.ranks_per_node && !p->json && per < p->hw.domain &&
@@ -107,7 +109,7 @@ static Status choose_ranks(PlanAsk *p)
 }
 
 static const Option options[] = { OPTION_INT(PlanAsk, want_ranks, "--ranks", "N", 1, 1 << 20,
-                                             "ranks; the least number for the layout"),
+                                             "ranks; parallel.ranks, or the least number for the layout"),
                                   OPTION_INT(PlanAsk, want_node, "--per-node", "N", 1, 1 << 20,
                                              "ranks of a node; 8, or the hardware's"),
                                   OPTION_TEXT(PlanAsk, hardware, "--hardware", "ID",

@@ -203,13 +203,23 @@ static Status adapters_fit(bool *fit, const SearchAsk *ask)
     return st;
 }
 
+/* The rule that refused most of the layouts. */
+static Status nothing_legal(const Search *s)
+{
+    const Refused *most = s->refused;
+    for (int i = 1; i < s->refusals; i++)
+        if (s->refused[i].n > most->n) most = &s->refused[i];
+    return fail(E_CONFIG, "plan: no layout satisfies the rules: %s (rule %d)", most->why, most->rule);
+}
+
 /* The error if nothing fits: adapters are tried before they are suggested. */
-static Status nothing_fits(const SearchAsk *a, int argc, char **argv)
+static Status nothing_fits(const Search *s, const SearchAsk *a, int argc, char **argv)
 {
     const TrainableSummary *trains = a->adapters ? &a->task.lora->trains : NULL;
     char command[1024];
     bool fit = false;
     join(command, sizeof command, argc, argv);
+    if (s->refusals && !search_any_legal(s)) return nothing_legal(s);
     if (a->adapters)
         return fail(E_FIT, "plan: nothing fits with these adapters beside %.0f GB of frozen weights; "
                     "smaller adapters take less: lora.target_modules=all-attention, lora.expert_a=shared, a "
@@ -230,7 +240,7 @@ static Status search_and_print(Search *s, const SearchAsk *a, const SearchOption
     if (!st && w->out) st = write_recipe(s, w->out, argc, argv);
     if (!st && !w->json && w->out)
         printf("%s: the first as a recipe; set data.train before training\n", w->out);
-    if (!st && !s->places) st = nothing_fits(a, argc, argv);
+    if (!st && !s->places) st = nothing_fits(s, a, argc, argv);
     search_close(s);
     return st;
 }

@@ -223,6 +223,7 @@ static void plan_step(EnginePlan *p, Engine *e, const Stream *stream, Peak *chun
     Ledger *l = &e->be.ledger;
     l->meter = e->conf.meter;
     ledger_clear(l);                                      /* leaves out what opening the engine did */
+    ledger_phase(l, COST_RESTART, 0, false);              /* after a plan that ran out of space */
     ledger_phase(l, COST_UPDATE, 0, true);
     if (e->conf.train) engine_begin_step(e, 2);
     Ledger begin = *l;

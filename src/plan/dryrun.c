@@ -116,6 +116,7 @@ static Status time_step(DryRun *d)
     if (!time) return fail(E_FIT, "no host memory for the times of %d stages", d->stages);
     for (int i = 0; i < d->stages; i++) time[i] = d->stage[i].time;
     Status st = timeline_step(&d->step, &d->ask, time, d->stages, &d->schedule);
+    if (!st && fit_of((double)dryrun_peak(d, NULL), &d->hw) == FIT_NOT) d->step.wall = "memory";
     free(time);
     return st;
 }
@@ -187,10 +188,14 @@ size_t dryrun_peak(const DryRun *d, int *stage)
     return most;
 }
 
+static const double WELL = 0.92, TIGHT = 0.97;               /* shares of the capacity */
+
+double fit_limit(const Hardware *hw) { return TIGHT * hw->capacity - hw->fixed; }
+
 Fit fit_of(double bytes, const Hardware *hw)
 {
     double share = (bytes + hw->fixed) / hw->capacity;
-    return share <= 0.92 ? FIT_WELL : share <= 0.97 ? FIT_TIGHT : FIT_NOT;
+    return share <= WELL ? FIT_WELL : share <= TIGHT ? FIT_TIGHT : FIT_NOT;
 }
 
 const char *fit_word(Fit f)

@@ -52,6 +52,7 @@ int         dryrun_ranks(const struct cfg_parallel *p);
 /* Whether so many bytes fit, beside what libraries take. */
 typedef enum { FIT_WELL, FIT_TIGHT, FIT_NOT } Fit;
 Fit         fit_of(double bytes, const Hardware *hw);
+double      fit_limit(const Hardware *hw);                     /* the most bytes that fit, tight */
 const char *fit_word(Fit f);             /* "fits" "tight" "does not fit" */
 
 #endif

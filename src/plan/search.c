@@ -42,6 +42,13 @@ void search_refuse(Search *s, int rule, const Candidate *c, int states, double p
     if (r->n == 1 && why) snprintf(r->why, sizeof r->why, "%s", why);
 }
 
+bool search_any_legal(const Search *s)
+{
+    for (int i = 0; i < s->refusals; i++)
+        if (s->refused[i].rule <= 0) return true;
+    return s->n > 0;
+}
+
 static double estimate_peak(Search *s, const Candidate *c, int states, int *stage)
 {
     const States *w = states_at(states);

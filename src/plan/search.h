@@ -63,6 +63,7 @@ typedef struct FoundLayout {
     double    step;                      /* seconds it is ranked by: from the dry run, or scaled to it */
     bool      dried;                     /* a dry run was made: its results are below */
     double    dry_peak, dry_step;
+    const char *dry_wall;                /* its bottleneck */
 } FoundLayout;
 
 /* Candidates left out: by a rule, or by their degrees if even the most frugal settings are too large. */
@@ -110,6 +111,7 @@ void        search_close(Search *s);                          /* twice is fine *
  * dry runs are used for the ranking. */
 MUST Status search_places(Search *s);
 bool        search_can_build(const SearchAsk *a);             /* a family of this trainer can build it */
+bool        search_any_legal(const Search *s);                /* some layout satisfies the rules */
 
 /* Makes the search plan for the adapters of `recipe`; its model section is ignored. x and recipe must
  * outlive a. */
@@ -142,6 +144,7 @@ void        space_split(LayerSplit *split, int layers, int pp, int vpp);
 int         space_rungs(unsigned list[RUNGS], const SearchAsk *a);
 
 /* search_words.c: names of settings. */
+const char *found_bottleneck(const FoundLayout *f);           /* by the dry run, or by the analytic model */
 const char *dispatch_word(DispatcherId id);
 int         search_words(const char *list[RULE_LABELS], unsigned bits);
 void        search_words_text(char *text, size_t n, unsigned bits, const char *between);
@@ -169,9 +172,11 @@ static inline int64_t found_dp(const SearchAsk *a, const Candidate *c)
     return a->task.gpus / found_parallel(c);
 }
 
+/* 0: the layout takes more GPUs than there are. */
 static inline int64_t found_micros(const SearchAsk *a, const Candidate *c)
 {
-    return a->task.gbs / (c->mbs * found_dp(a, c));
+    int64_t dp = found_dp(a, c);
+    return dp ? a->task.gbs / (c->mbs * dp) : 0;
 }
 
 /* Per GPU, by the time it is ranked by. */

@@ -35,6 +35,7 @@ static void set_layout(Status *st, Config *cfg, const SearchAsk *a, const Candid
 {
     LayerSplit split;
     space_split(&split, (int)a->task.model->text.L, c->pp, c->vpp);
+    set(st, cfg, "parallel.ranks=%d", a->task.gpus);
     set(st, cfg, "parallel.tp=%d", c->tp);
     set(st, cfg, "parallel.cp=%d", c->cp);
     set(st, cfg, "parallel.pp=%d", c->pp);
@@ -124,7 +125,7 @@ static Status run_dry(Search *s, FoundLayout *f)
     s->dried++;
     f->dried = true;
     if (!st) {
-        f->dry_step = d.step.step;
+        f->dry_step = d.step.step, f->dry_wall = d.step.wall;
         f->dry_peak = (double)dryrun_peak(&d, &f->stage) + t->hw.fixed;
         if (f->dry_step > 0) f->step = f->dry_step;
         dryrun_close(&d);

@@ -48,11 +48,12 @@ static Json *json_stages(const Task *task, const FoundLayout *f)
 
 static Json *json_time(const StepTime *t)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
-                     "step", t->step, "gemm", t->gemm, "experts", t->experts, "attention", t->attention,
-                     "memory", t->memory, "vision", t->vision, "replay", t->replay, "tp", t->tp, "cp", t->cp,
-                     "ep", t->ep, "pp", t->pp, "dp", t->dp, "bubble", t->bubble, "optimizer", t->optimizer,
-                     "tokens_s", t->tokens_s, "model_tflops", t->model_tflops, "mfu", t->mfu);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, "
+                     "s:f}", "step", t->step, "gemm", t->gemm, "experts", t->experts, "attention",
+                     t->attention, "memory", t->memory, "vision", t->vision, "replay", t->replay, "tp", t->tp,
+                     "cp", t->cp, "ep", t->ep, "pp", t->pp, "dp", t->dp, "bubble", t->bubble, "optimizer",
+                     t->optimizer, "launch", t->launch, "tokens_s", t->tokens_s, "model_tflops",
+                     t->model_tflops, "mfu", t->mfu);
 }
 
 static Json *json_found(const Search *s, const FoundLayout *f)
@@ -65,6 +66,7 @@ static Json *json_found(const Search *s, const FoundLayout *f)
                         "stage", f->stage, "tight", (int)f->tight, "stages",
                         json_stages(&s->ask.task, f), "time", json_time(&f->time), "reasons",
                         json_lines(&why), "warnings", json_lines(&beware));
+    json_object_set_new(o, "wall", json_string(found_bottleneck(f)));
     if (f->dried)
         json_object_set_new(o, "dry_run", json_pack("{s:f, s:f}", "peak", f->dry_peak, "step", f->dry_step));
     return o;

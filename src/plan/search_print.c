@@ -75,6 +75,31 @@ static void print_memory(FILE *out, const Search *s, const FoundLayout *f)
     }
 }
 
+static void print_seconds(FILE *out, const char *title, const char *const *name, const double *seconds, int n)
+{
+    const char *comma = "";
+    fprintf(out, "%s", title);
+    for (int i = 0; i < n; i++)
+        if (seconds[i] > 0) fprintf(out, "%s %s %.3g", comma, name[i], seconds[i]), comma = ",";
+    if (!*comma) fprintf(out, " none");
+}
+
+static void print_time(FILE *out, const FoundLayout *f)
+{
+    static const char *const work[] = { "products", "experts", "attention", "memory-bound", "vision" };
+    static const char *const links[] = { "tp", "cp", "ep", "pp", "dp" };
+    static const char *const rest[] = { "bubble", "optimizer", "waiting for launches" };
+    const StepTime *t = &f->time;
+    fprintf(out, "\ntime of a step by the analytic model, s: %.3g\n", t->step);
+    print_seconds(out, "  compute:", work,
+                  (double[]){ t->gemm, t->experts, t->attention, t->memory, t->vision }, 5);
+    if (t->replay > 0) fprintf(out, " (of them recomputed %.3g)", t->replay);
+    print_seconds(out, "; exposed communication:", links,
+                  (double[]){ t->tp, t->cp, t->ep, t->pp, t->dp }, 5);
+    print_seconds(out, ";", rest, (double[]){ t->bubble, t->optimizer, t->launch }, 3);
+    fprintf(out, "\n  bottleneck: %s\n", found_bottleneck(f));
+}
+
 /* Dispatchers that are worth a measurement; the search does not choose them by itself. */
 static void print_tuning(FILE *out, const Search *s, const FoundLayout *f)
 {
@@ -171,13 +196,6 @@ static Status print_count(FILE *out, const Search *s)
     return OK;
 }
 
-static bool any_is_legal(const Search *s)
-{
-    for (int i = 0; i < s->refusals; i++)
-        if (s->refused[i].rule <= 0) return true;
-    return s->n > 0;
-}
-
 /* For each violated rule, the change that would satisfy it. */
 static void print_fixes(FILE *out, const Search *s)
 {
@@ -218,7 +236,7 @@ static Status print_nothing(FILE *out, const Search *s)
     const SearchAsk *a = &s->ask;
     char gpu[32];
     int least;
-    if (!any_is_legal(s)) {
+    if (!search_any_legal(s)) {
         fprintf(out, "\nno layout satisfies the rules; changes that would\n");
         print_fixes(out, s);
         return print_without_fix(out, a);
@@ -247,6 +265,7 @@ Status search_print(FILE *out, const Search *s)
         search_warnings(&l, s, f);
         print_lines(out, "warnings", &l);
         print_memory(out, s, f);
+        print_time(out, f);
         print_tuning(out, s, f);
     }
     print_refusals(out, s);

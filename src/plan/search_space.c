@@ -111,12 +111,17 @@ void space_candidate(RuleInput *x, LayerSplit *split, const SearchAsk *a, const 
     x->recomputes = search_words(x->recompute, ours);
 }
 
-/* Rules of families that this trainer cannot build. */
-static bool breaks_foreign(RuleViolation *h, const TextShape *m, const Candidate *c)
+/* Chunks without a layer, and rules of families that this trainer cannot build. */
+static bool breaks_others(RuleViolation *h, const TextShape *m, const Candidate *c)
 {
     int split = c->tp * c->cp;
+    int64_t most = m->L / c->pp < MAX_CHUNKS ? m->L / c->pp : MAX_CHUNKS;
     *h = (RuleViolation){ .severity = 'E' };
-    if (m->shared % c->tp) {
+    if (c->pp > 1 && c->vpp > most) {
+        h->number = 25;
+        snprintf(h->why, sizeof h->why, "vpp %d: %lld layers on %d stages make at most %lld chunks a stage",
+                 c->vpp, (long long)m->L, c->pp, (long long)most);
+    } else if (m->shared % c->tp) {
         h->number = 103;
         snprintf(h->why, sizeof h->why, "tp %d: the width %lld of the shared expert does not divide by it",
                  c->tp, (long long)m->shared);
@@ -136,7 +141,7 @@ bool space_breaks(RuleViolation *h, const RuleInput *x, const ModelRow *m, const
     rules_list(&r, x);
     for (int i = 0; i < r.n; i++)
         if (r.violation[i].severity == 'E') return *h = r.violation[i], true;
-    return breaks_foreign(h, &m->text, c);
+    return breaks_others(h, &m->text, c);
 }
 
 /* The ladder of recompute words: each step saves more memory and costs more time. */

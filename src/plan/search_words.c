@@ -1,6 +1,7 @@
 /* plan/search_words.c -- names of the settings of a candidate: in recipes, in --fix, in text. */
 #include "base/str.h"
 #include "plan/search.h"
+#include "plan/timeline.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -17,6 +18,13 @@ enum { STATES = sizeof states / sizeof *states };
 const States *states_at(int i) { return i >= 0 && i < STATES ? &states[i] : NULL; }
 
 const char *dispatch_word(DispatcherId id) { return dispatcher_rows[id].name; }
+
+const char *found_bottleneck(const FoundLayout *f)
+{
+    const StepTime *t = &f->time;
+    if (f->dried && f->dry_wall) return f->dry_wall;
+    return bottleneck_name(t->step, t->tp + t->cp + t->ep + t->pp + t->dp + t->bubble, t->launch, t->replay);
+}
 
 int search_words(const char *list[RULE_LABELS], unsigned bits)
 {

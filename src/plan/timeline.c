@@ -21,7 +21,7 @@ struct Timeline {
     int        chunk;
     bool       on, last;
     double     since;                            /* the device's clock when the phase began */
-    double     runs, lasts;                      /* seconds of a micro-batch, and of the last one */
+    RunTime    final;                            /* the last micro-batch of a step */
     StageTime  time;
 };
 
@@ -69,20 +69,26 @@ static double op_seconds(const Timeline *p, int op, Part part, double flops, dou
     return t * p->hw.slow[op];
 }
 
-static RunTime *run_of(Timeline *p) { return &p->time.run[p->chunk][p->phase == COST_BACKWARD]; }
-
 static bool in_run(const Timeline *p) { return p->phase <= COST_BACKWARD && !p->last; }
+
+/* What the current phase is counted in. */
+static RunTime *run_of(Timeline *p)
+{
+    if (p->phase == COST_UPDATE) return &p->time.update;
+    if (p->phase == COST_GATHER) return &p->time.gather;
+    return p->last ? &p->final : &p->time.run[p->chunk][p->phase == COST_BACKWARD];
+}
 
 static void note_op(Timeline *p, const Ledger *l, int op, double seconds, double starved, double flops)
 {
     StageTime *t = &p->time;
-    if (p->phase == COST_UPDATE) t->update_work += seconds, t->part[PART_OPTIM] += seconds;
+    run_of(p)->work += seconds, run_of(p)->starved += starved;
+    if (p->phase == COST_UPDATE) t->part[PART_OPTIM] += seconds;
     if (!in_run(p)) return;
     t->part[l->part] += seconds, t->op[op] += seconds;
     t->launch += kind_of(op).kernels * p->hw.launch;
     if (l->replay) t->replay += seconds;
     if (kind_of(op).work != WORK_MEMORY) t->done += flops;
-    run_of(p)->work += seconds, run_of(p)->starved += starved;
 }
 
 static void meter_op(CostListener *m, const Ledger *l, int op, double flops, int64_t bytes, double rows)
@@ -153,18 +159,16 @@ static void meter_start(CostListener *m, const CostCall *c)
     p->until[c->group][c->slot] = 0;
     if (c->kind == CALL_RECV) return;
     Transfer t = transfer_of(p, c);
-    double from = fmax(p->device, p->host);
-    if (t.intra > 0) from = fmax(from, p->link[0]);
-    if (t.inter > 0)  from = fmax(from, p->link[1]);
     double seconds = fmax(t.intra, t.inter) + t.delay;
     if (in_run(p) && (c->group == GR_pp || c->group == GR_pp_back)) {   /* placed by schedule_open */
         p->time.run[p->chunk][c->group == GR_pp_back].send = seconds;
         p->time.comm[c->group] += seconds;
         return;
     }
-    if (t.intra > 0) p->link[0] = from + t.intra;
-    if (t.inter > 0)  p->link[1] = from + t.inter;
-    p->until[c->group][c->slot] = from + seconds;
+    double now = fmax(p->device, p->host), ends = now;
+    if (t.intra > 0) ends = p->link[0] = fmax(now, p->link[0]) + t.intra;
+    if (t.inter > 0) ends = fmax(ends, p->link[1] = fmax(now, p->link[1]) + t.inter);
+    p->until[c->group][c->slot] = ends + t.delay;
     note_call(p, c, seconds);
 }
 
@@ -174,8 +178,8 @@ static void meter_join(CostListener *m, int group, int slot)
     if (!p->on) return;
     double wait = fmax(0, p->until[group][slot] - p->device);
     p->device += wait;
-    if (in_run(p)) p->time.exposed[group] += wait, run_of(p)->exposed[group] += wait;
-    else           *(p->phase == COST_GATHER ? &p->time.gathers[group] : &p->time.once[group]) += wait;
+    run_of(p)->exposed[group] += wait;
+    if (in_run(p)) p->time.exposed[group] += wait;
 }
 
 static void meter_fetch(CostListener *m)
@@ -190,8 +194,7 @@ static void lane_wait(Timeline *p, int id)
 {
     double wait = fmax(0, p->mark[id] - p->device);
     p->device += wait;
-    if (in_run(p)) run_of(p)->copies += wait;
-    else           p->time.update_copies += wait;
+    run_of(p)->copies += wait;
 }
 
 static void meter_side(CostListener *m, CostSide what, int lane, int id, int64_t bytes)
@@ -214,17 +217,24 @@ static void end_phase(Timeline *p)
     StageTime *t = &p->time;
     double     took = p->device - p->since;
     if (!p->on) return;
-    if (p->phase == COST_UPDATE)      t->update += took;
-    else if (p->phase == COST_GATHER) t->gather += took;
-    else if (p->last)                  p->lasts += took;
-    else                               run_of(p)->seconds += took, p->runs += took;
+    run_of(p)->seconds += took;
     if (in_run(p)) *(p->phase == COST_FORWARD ? &t->forward : &t->backward) += took;
+}
+
+static void restart(Timeline *p)
+{
+    Timeline fresh = { .meter = p->meter, .hw = p->hw, .uneven = p->uneven };
+    *p = fresh;
 }
 
 /* Between micro-batches the host waits for the loss, so host and device begin a forward together. */
 static void meter_phase(CostListener *m, CostPhase what, int chunk, bool last)
 {
     Timeline *p = (Timeline *)m;
+    if (what == COST_RESTART) {
+        restart(p);
+        return;
+    }
     end_phase(p);
     p->on = true, p->phase = what, p->chunk = chunk, p->last = last, p->since = p->device;
     if (what == COST_FORWARD) p->host = p->device;
@@ -244,11 +254,34 @@ Status timeline_open(Timeline **out, const Hardware *hw, const EngineConf *conf)
 
 CostListener *timeline_listener(Timeline *p) { return &p->meter; }
 
+/* Adds the parts of b to a, each times `factor` and at least 0. */
+static void add_run(RunTime *a, const RunTime *b, double factor)
+{
+    a->work    = fmax(0, a->work + factor * b->work);
+    a->starved = fmax(0, a->starved + factor * b->starved);
+    a->copies  = fmax(0, a->copies + factor * b->copies);
+    for (int g = 0; g < LEDGER_GROUPS; g++) a->exposed[g] = fmax(0, a->exposed[g] + factor * b->exposed[g]);
+}
+
+/* What the last micro-batch takes beyond an ordinary one. A part that is shorter in it makes up for another:
+ * the parts are scaled to the difference of the sums. */
+static RunTime beyond_ordinary(const Timeline *p)
+{
+    const StageTime *t = &p->time;
+    RunTime all = { 0 }, x = p->final, scaled = { 0 };
+    for (int v = 0; v < t->chunks; v++)
+        for (int way = 0; way < 2; way++) add_run(&all, &t->run[v][way], 1);
+    add_run(&x, &all, -1);
+    double seconds = fmax(0, p->final.seconds - t->forward - t->backward), parts = run_parts(&x);
+    if (parts > 0) add_run(&scaled, &x, seconds / parts);
+    return scaled.seconds = parts > 0 ? seconds : 0, scaled;
+}
+
 void timeline_close(Timeline *p, StageTime *out)
 {
     if (!p) return;
     end_phase(p);
-    p->time.last = fmax(0, p->lasts - p->runs);
+    p->time.last = beyond_ordinary(p);
     if (out) *out = p->time;
     free(p);
 }

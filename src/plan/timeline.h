@@ -24,7 +24,7 @@
 #include "engine/engine.h"
 #include "engine/flops.h"
 
-/* Forward or backward of one micro-batch through a chunk. Seconds. */
+/* A phase on the device's clock, such as the forward of one micro-batch through a chunk. Seconds. */
 typedef struct RunTime {
     double seconds;                      /* from beginning to end: the sum of the four below */
     double work, starved;                /* the device computes; it waits for a launch */
@@ -46,20 +46,24 @@ typedef struct StageTime {
     int    chunks;
     PipeBackwardStop floor;                     /* where backward stops; from EnginePlan */
     RunTime run[MAX_CHUNKS][2];          /* by PipeDirection */
-    double last;                         /* extra time of the last micro-batch of a step */
-    double update;                       /* after it: pending gradient reductions, norm, AdamW */
-    double update_work, update_copies;   /* of it, compute; waiting for host copies */
-    double gather;                       /* all-gather of weights before the next forward, without overlap */
-    double once[LEDGER_GROUPS];          /* of last and update, exposed communication */
-    double gathers[LEDGER_GROUPS];       /* exposed communication of gather */
-    double once_comm[LEDGER_GROUPS];     /* without overlap */
+    RunTime last;                        /* what the last micro-batch of a step takes beyond others */
+    RunTime update;                      /* after it: pending gradient reductions, norm, AdamW */
+    RunTime gather;                      /* all-gather of weights before the next forward, without overlap */
+    double once_comm[LEDGER_GROUPS];     /* communication of these three, without overlap */
 } StageTime;
 
-typedef struct DryStep {                 /* slowest rank, seconds */
+/* The slowest rank, seconds. The step is the sum of its parts: compute, exposed communication, bubble (which
+ * is waiting for other stages), the optimizer's work, waiting for launches and for host copies. */
+typedef struct DryStep {
     double compute, exposed[LEDGER_GROUPS], bubble, optimizer, launch, copies, step;
     double tokens_s, model_tflops, mfu, hfu, error;              /* error: relative, of step */
     const char *wall;                    /* the bottleneck: "memory" "communication" "compute" "host" */
 } DryStep;
+
+double run_parts(const RunTime *r);       /* the sum of its four parts */
+/* The bottleneck of a step, from seconds of it: exposed communication and bubble; waiting for launches;
+ * recomputation and host copies. */
+const char *bottleneck_name(double step, double communication, double host, double memory);
 
 typedef struct Timeline Timeline;
 

@@ -43,7 +43,7 @@ Stream timeline_stream(Stream full, int64_t doc, int64_t picture)
 }
 
 /* The all-gather of a stage overlaps with its first forward, layer by layer. */
-static double exposed_gather(const StageTime *s) { return fmax(0, s->gather - s->forward); }
+static double exposed_gather(const StageTime *s) { return fmax(0, s->gather.seconds - s->forward); }
 
 static double sum(const double *v, int n)
 {
@@ -52,40 +52,60 @@ static double sum(const double *v, int n)
     return x;
 }
 
+double run_parts(const RunTime *r)
+{
+    return r->work + r->starved + r->copies + sum(r->exposed, LEDGER_GROUPS);
+}
+
 /* The stage that is busy longest, its end of a step included. */
 static int slowest(const StageTime *stage, int stages, const Schedule *t)
 {
     int most = 0;
     for (int i = 1; i < stages; i++)
-        if (t->busy[i] + stage[i].update > t->busy[most] + stage[most].update) most = i;
+        if (t->busy[i] + stage[i].update.seconds > t->busy[most] + stage[most].update.seconds) most = i;
     return most;
 }
 
-static void fill_stage(DryStep *out, const StageTime *s, int micros, double hidden)
+static void add_parts(DryStep *out, double *work, const RunTime *r, double times)
 {
-    double micro = (double)micros, dispatch = 0;
-    static const int groups[] = { GR_etp_ep, GR_ep_intra_node, GR_ep_inter_node };
-    for (int v = 0; v < s->chunks; v++)
-        for (int way = 0; way < 2; way++) {
-            out->compute += micro * s->run[v][way].work;
-            out->launch  += micro * s->run[v][way].starved;
-            out->copies  += micro * s->run[v][way].copies;
-        }
-    double left = s->gather > 0 ? exposed_gather(s) / s->gather : 0;
-    for (int g = 0; g < LEDGER_GROUPS; g++)
-        out->exposed[g] = micro * s->exposed[g] + s->once[g] + left * s->gathers[g];
-    for (int i = 0; i < 3; i++) dispatch += out->exposed[groups[i]];
-    for (int i = 0; i < 3 && dispatch > 0; i++) out->exposed[groups[i]] *= 1 - fmin(1, hidden / dispatch);
-    out->optimizer = s->update_work, out->copies += s->update_copies;
+    *work += times * r->work;
+    out->launch += times * r->starved, out->copies += times * r->copies;
+    for (int g = 0; g < LEDGER_GROUPS; g++) out->exposed[g] += times * r->exposed[g];
 }
 
-static const char *bottleneck_of(const DryStep *d, const StageTime *s, int micros)
+/* What overlapped passes hide is subtracted from expert dispatch. */
+static void fill_stage(DryStep *out, const StageTime *s, int micros, double hidden)
 {
-    double comm = (sum(d->exposed, LEDGER_GROUPS) + d->bubble) / d->step / COMMUNICATION;
-    double host = d->launch / d->step / LAUNCHES;
-    double memory = ((double)micros * s->replay + d->copies) / d->step / MEMORY;
-    double most = fmax(comm, fmax(host, memory));
-    if (most < 1) return "compute";
+    static const int groups[] = { GR_etp_ep, GR_ep_intra_node, GR_ep_inter_node };
+    double left = s->gather.seconds > 0 ? exposed_gather(s) / s->gather.seconds : 0, dispatch = 0;
+    for (int v = 0; v < s->chunks; v++)
+        for (int way = 0; way < 2; way++) add_parts(out, &out->compute, &s->run[v][way], micros);
+    for (int i = 0; i < 3; i++) dispatch += out->exposed[groups[i]];
+    for (int i = 0; i < 3 && dispatch > 0; i++) out->exposed[groups[i]] *= 1 - fmin(1, hidden / dispatch);
+    add_parts(out, &out->compute, &s->last, 1);
+    add_parts(out, &out->optimizer, &s->update, 1);
+    add_parts(out, &out->optimizer, &s->gather, left);
+}
+
+/* What a stage waits for the others at the end of a step. */
+static double end_wait(const StageTime *stage, int stages, int s)
+{
+    double last = 0, update = 0, gather = 0;
+    for (int i = 0; i < stages; i++) {
+        last   = fmax(last, stage[i].last.seconds);
+        update = fmax(update, stage[i].update.seconds);
+        gather = fmax(gather, exposed_gather(&stage[i]));
+    }
+    return last - stage[s].last.seconds + update - stage[s].update.seconds + gather -
+           exposed_gather(&stage[s]);
+}
+
+const char *bottleneck_name(double step, double communication, double host, double memory)
+{
+    double comm = communication / COMMUNICATION, most;
+    host /= LAUNCHES, memory /= MEMORY;
+    most = fmax(comm, fmax(host, memory));
+    if (most < step) return "compute";
     return most == comm ? "communication" : most == host ? "host" : "memory";
 }
 
@@ -111,21 +131,16 @@ static void fill_rates(DryStep *out, const StepAsk *ask, const StageTime *stage,
 Status timeline_step(DryStep *out, const StepAsk *ask, const StageTime *stage, int stages, Schedule *kept)
 {
     Schedule t;
-    double   end = 0, last = 0, update = 0, gather = 0;
     *out = (DryStep){ 0 };
     REQUIRE(stages == ask->pipe.stages, "%d stages of %d", stages, ask->pipe.stages);
     TRY(schedule_open(&t, stage, &ask->pipe, ask->hw));
-    for (int i = 0; i < stages; i++) {
-        last   = fmax(last, stage[i].last);
-        update = fmax(update, stage[i].update);
-        gather = fmax(gather, exposed_gather(&stage[i]));
-    }
-    int s = slowest(stage, stages, &t);
-    end = t.end + last + update + gather;
+    int    s = slowest(stage, stages, &t);
+    double wait = end_wait(stage, stages, s);
     fill_stage(out, &stage[s], ask->pipe.micros, t.hidden[s]);
-    out->bubble = t.end - t.busy[s];
-    out->step   = end;
-    out->wall   = bottleneck_of(out, &stage[s], ask->pipe.micros);
+    out->bubble = t.end - t.busy[s] + wait;
+    out->step   = t.end + wait + stage[s].last.seconds + stage[s].update.seconds + exposed_gather(&stage[s]);
+    out->wall   = bottleneck_name(out->step, sum(out->exposed, LEDGER_GROUPS) + out->bubble, out->launch,
+                                 ask->pipe.micros * stage[s].replay + out->copies);
     fill_rates(out, ask, stage, stages);
     if (kept) *kept = t;
     else      schedule_close(&t);

@@ -57,10 +57,11 @@ static Json *step_json(const DryStep *s)
     Json *exposed = json_object();
     for (int g = 0; g < GR_N; g++)
         if (s->exposed[g] > 0) json_object_set_new(exposed, group_name((GroupId)g), json_real(s->exposed[g]));
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:o}", "seconds", s->step,
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:o}", "seconds", s->step,
                      "error", s->error, "compute", s->compute, "bubble", s->bubble, "optimizer", s->optimizer,
-                     "launch", s->launch, "tokens_s", s->tokens_s, "model_tflops", s->model_tflops, "mfu",
-                     s->mfu, "hfu", s->hfu, "wall", s->wall ? s->wall : "", "exposed", exposed);
+                     "launch", s->launch, "copies", s->copies, "tokens_s", s->tokens_s, "model_tflops",
+                     s->model_tflops, "mfu", s->mfu, "hfu", s->hfu, "wall", s->wall ? s->wall : "", "exposed",
+                     exposed);
 }
 
 static Json *advice_json(const FitAdvice *a)

@@ -164,8 +164,10 @@ static void print_step(FILE *out, const DryRun *d)
     for (int g = 0; g < LEDGER_GROUPS; g++) exposed += s->exposed[g];
     fprintf(out,
             "\nby the hardware row %s: a step takes %.3g s (within %.0f %%): compute %.3g, exposed "
-            "communication %.3g, bubble %.3g, optimizer %.3g\n",
-            d->hw.id, s->step, 100 * s->error, s->compute, exposed, s->bubble, s->optimizer);
+            "communication %.3g, bubble %.3g, optimizer %.3g, waiting for launches %.3g, for host copies "
+            "%.3g\n",
+            d->hw.id, s->step, 100 * s->error, s->compute, exposed, s->bubble, s->optimizer, s->launch,
+            s->copies);
     for (int g = 0; g < GR_N; g++)
         if (s->exposed[g] > 0.005 * s->step)
             fprintf(out, "  %-16s %.1f %% of the step\n", group_name((GroupId)g),
