@@ -1,5 +1,5 @@
 /* LoRA products on the GPU against the CPU: scaled products, products with a LoRA term, narrow products and
- * their gradients, all with and without dropout. */
+ * their gradients, all with and without dropout, with the GPU to themselves and not. */
 #include "grouplab.h"
 
 static const int modes[] = { GEMM_NT, GEMM_NN, GEMM_TN };
@@ -18,21 +18,33 @@ static Tensor out_of(DType d, int64_t rows, int64_t cols, Layout l, int flags)
     return c;
 }
 
-static const uint64_t *any_seed(void)
-{
-    uint64_t *at = t1(&num_.a, "lab", F64, 1).data;
-    *at = (uint64_t)num_below(1 << 30) << 20;
-    return at;
-}
-
 /* Half the calls have no dropout; of the others most begin at a multiple of `on` columns, as the fast kernels
  * need. */
-static Dropout any_drop(int64_t on)
+static Dropout drop_by_value(int64_t on)
 {
     if (maybe()) return (Dropout){ 0 };
     return (Dropout){ (float[]){ 0.05f, 0.3f, 0.5f, 0.9f }[num_below(4)], (uint64_t)num_below(1 << 20) << 30,
                    (uint64_t)num_below(99) << 35, num_below(1 << 20),
-                   num_below(4) ? on * num_below(9) : num_below(99), maybe() ? any_seed() : NULL };
+                   num_below(4) ? on * num_below(9) : num_below(99), NULL };
+}
+
+/* Half the seeds lie in memory, among the tensors of the call: after fresh(). */
+static Dropout any_base(Dropout d)
+{
+    if (!(d.p > 0) || maybe()) return d;
+    uint64_t *base = t1(&num_.a, "lab", F64, 1).data;
+    *base  = (uint64_t)num_below(1 << 30) << 20;
+    d.base = base;
+    return d;
+}
+
+static Dropout any_drop(int64_t on) { return any_base(drop_by_value(on)); }
+
+/* The second run of a call is alone, beside a kernel that holds SMs, or leaves SMs free. */
+static void share_gpu(void)
+{
+    int i = (int)num_below(3);
+    gpu_share((int[]){ 0, 16, 0 }[i], (int[]){ 0, 0, 40 }[i]);
 }
 
 /* Operands of a product in NT or NN, with weights of each expert or one for all. */
@@ -41,7 +53,7 @@ typedef struct Product { Tensor off, a, b, c; int64_t used; } Product;
 static Product product(Shape x, Share s, int flags, DType in, DType out, Layout l, bool shared)
 {
     Product p;
-    fresh();
+    fresh(), share_gpu();
     p.off  = offsets_of(s, x.E, x.most);
     p.used = rows_used(p.off);
     p.a = routed(in, p.used, x.spare, x.K, l), p.b = weights(in, x.E, x.N, x.K, flags & GEMM_MODE, shared, l);
@@ -63,7 +75,7 @@ static void with_tail(Shape x, int64_t r, Share s, int flags, DType in, DType ou
 static void fused_with_lora(Shape x, int64_t r, Share s, DType d, Layout l, bool shared)
 {
     for (int back = 0; back < 2; back++) {
-        fresh();
+        fresh(), share_gpu();
         Tensor  off = offsets_of(s, x.E, x.most);
         int64_t used = rows_used(off), R = used + x.spare, S = shared ? 1 : x.E;
         Tensor  gate = in2(F32, R, 1, l), a = routed(d, used, x.spare, x.K, l);
@@ -96,7 +108,7 @@ static void scaled(Shape x, Share s, int flags, DType in, DType out, Layout l, b
 /* c (E, M, N), or their sum. */
 static void gradient(Shape x, Share s, int64_t M, bool acc, DType in, DType out, Layout l, bool shared)
 {
-    fresh();
+    fresh(), share_gpu();
     Tensor  off = offsets_of(s, x.E, x.most);
     int64_t used = rows_used(off);
     Tensor  a = routed(in, used, x.spare, M, l), b = routed(in, used, x.spare, x.N, l);
@@ -132,9 +144,9 @@ static void lora_terms_in_eights(void)
 
 static void lora_terms_of_a_model(void)
 {
-    for (int i = 0; i < 4; i++) {
-        bool  shared = i & 1;
-        Share s = i & 2 ? ZIPF : EVEN;
+    for (int i = 0; i < 2; i++) {
+        bool  shared = maybe();
+        Share s = i ? ZIPF : EVEN;
         with_tail((Shape){ 16, 128, 1536, 2048, 500 }, 16, s, GEMM_NT, BF16, BF16, DENSE, shared);
         with_tail((Shape){ 16, 128, 2048, 768, 500 }, 16, s, GEMM_NT, BF16, BF16, DENSE, shared);
         with_tail((Shape){ 16, 128, 2048, 1536, 500 }, 64, s, GEMM_NN, BF16, BF16, DENSE, shared);
@@ -200,7 +212,8 @@ static void dense(int flags, int64_t M, int64_t N, int64_t K, DType in, DType ou
 {
     int     mode = flags & GEMM_MODE;
     int64_t rows = mode == GEMM_TN ? K : M, cols = mode == GEMM_TN ? M : K;
-    fresh();
+    fresh(), gpu_share(0, 0);
+    drop = any_base(drop);
     Tensor a = t_cols(in2(in, rows, (cols + 7) / 8 * 8, l), 0, cols);      /* strided */
     Tensor b = mode == GEMM_NT ? in2(in, N, K, l) : in2(in, K, N, l), c = out_of(out, M, N, l, flags);
     if (out == BF16 && flags & GEMM_ACC) times(c, 3);      /* the product may be rounded before it is added */
@@ -212,7 +225,8 @@ static void dense_scaled(void)
     for (int i = 0; i < 120; i++) {
         int     flags = modes[i % 3] | (maybe() ? GEMM_ACC : 0);
         int64_t M = any_size(1, 300), N = maybe() ? any_rank() : any_size(1, 200), K = any_size(0, 200);
-        dense(flags, M, N, K, any_float(), any_float(), any_layout(), i % 4 ? 0.125f : -3.0f, any_drop(8));
+        dense(flags, M, N, K, any_float(), any_float(), any_layout(), i % 4 ? 0.125f : -3.0f,
+              drop_by_value(8));
     }
 }
 
@@ -235,15 +249,6 @@ static void dense_dropped(void)
     dense(GEMM_NN | GEMM_ACC, 1500, 4304, 16, BF16, BF16, DENSE, 1, d);
 }
 
-static void beside_a_kernel(void)
-{
-    gpu_share(16, 0);
-    lora_terms_of_a_model(), fused_lora_terms(), scaled_rows(), gradients();
-    gpu_share(0, 40);
-    lora_terms_of_a_model(), gradients();
-    gpu_share(0, 0);
-}
-
 int main(void)
 {
     gpulab_open();
@@ -255,6 +260,5 @@ int main(void)
     GPU_RUN(gradients);
     GPU_RUN(dense_scaled);
     GPU_RUN(dense_dropped);
-    GPU_RUN(beside_a_kernel);
     return gpulab_report();
 }
