@@ -63,6 +63,7 @@ static void calls_on_a_device(void)
     start(&r, "all_reduce", 0, 1);
     RankState s = state_after(&r, 30);
     EXPECT(s.progress.doing == RANK_COMPUTES && s.arrived[GR_tp] == 0, "queued: %s", s.line);
+    EXPECT(strstr(s.line, "computes for 30.0 s before all_gather 0 of tp (8 bytes"), "%s", s.line);
     EXPECT(s.progress.idle > 29 && s.progress.idle < 31, "idle for %g s", s.progress.idle);
     progress[0] = CALL_RUNNING;
     s = state_after(&r, 40);
@@ -79,6 +80,26 @@ static void calls_on_a_device(void)
     progress[1] = CALL_FINISHED;
     s = state_after(&r, 0);
     EXPECT(s.arrived[GR_tp] == 2 && r.comm->finished == 2, "all are done: %lld", (long long)r.comm->finished);
+    EXPECT(strstr(s.line, ", after all_reduce 1 of tp (8 bytes"), "%s", s.line);
+    comm_free(r.comm);
+}
+
+/* The world over a device transport goes on with the numbers of the host world that opened it. */
+static void one_numbering_with_the_companion(void)
+{
+    static const Transport plain = { .name = "plain" };
+    Rank r = rank_open(2, GR_world);
+    Comm host = { .transport = &plain, .size = 2, .group = GR_world, .seq = 5, .world = (int[]){ 10, 11 },
+                  .sent = (int64_t[2]){ 0 }, .received = (int64_t[2]){ 0 } };
+    r.comm->next = &host;
+    RankState waits = { .waits = 5, .op = "all_reduce", .group = GR_world, .seq = 5 };
+    start(&r, "all_reduce", 0, 5);
+    RankState s = state_after(&r, 1);
+    EXPECT(!watch_has_arrived(&s, &waits, 0), "the device has not reached call 5: %s", s.line);
+    progress[0] = CALL_RUNNING;
+    s = state_after(&r, 1);
+    EXPECT(watch_has_arrived(&s, &waits, 0), "now it has: %s", s.line);
+    r.comm->next = NULL;
     comm_free(r.comm);
 }
 
@@ -336,6 +357,7 @@ static void the_record_is_json(void)
 int main(void)
 {
     RUN(calls_on_a_device);
+    RUN(one_numbering_with_the_companion);
     RUN(calls_out_of_order);
     RUN(a_call_far_behind_the_host);
     RUN(a_host_that_the_device_holds_up);

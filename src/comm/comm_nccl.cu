@@ -290,6 +290,7 @@ static Status make_world(Comm **world, Comm *host, const NcclLibrary *lib, Progr
     trace_close(c->trace), free(c->trace);
     w->lib = *lib, w->progress_write = write, g->nccl = w, g->host = host;
     c->trace = host->trace, c->priv = g;
+    c->seq = host->seq;                                 /* one numbering, as the watchdog expects */
     memcpy(c->node, host->node, (size_t)host->size * sizeof *c->node);
     *world = c;
     return OK;

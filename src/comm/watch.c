@@ -77,13 +77,22 @@ void watch_poll_device(Watch *w)
     pthread_mutex_unlock(&w->trace->comms_lock);
 }
 
-/* The oldest call that the device works on; NULL: there is none. */
-static Comm *oldest_on_device(const Watch *w, TraceCall *out)
+/* The first call of c that the device works on, or that it has not reached; -1: there is none. */
+static int64_t first_on_device(const Comm *c, CallProgress p)
+{
+    if (!c->transport->call_progress) return -1;
+    if (p == CALL_RUNNING) return LOAD(c->running);
+    int64_t queued = LOAD(c->reached);
+    return queued < LOAD(c->started) ? queued : -1;
+}
+
+/* The oldest of those calls over all Comms; NULL: there is none. */
+static Comm *oldest_on_device(const Watch *w, CallProgress p, TraceCall *out)
 {
     Comm *found = NULL;
     for (Comm *c = w->trace->comms; c; c = c->next) {
-        int64_t at = LOAD(c->running);
-        if (!c->transport->call_progress || at < 0) continue;
+        int64_t at = first_on_device(c, p);
+        if (at < 0) continue;
         TraceCall call = trace_get(w->trace, c->recent[at % COMM_RECENT]);
         if (!call.op || (found && call.began >= out->began)) continue;
         found = c, *out = call;
@@ -136,8 +145,8 @@ static int64_t arrived_at(const Watch *w, const Comm *c)
     return call.op && !call.peer ? call.seq : seq;
 }
 
-/* A group may have two Comms: one over a device transport and its companion on the host, which counts
- * nothing. */
+/* A group may have two Comms: one over a device transport and its companion on the host. The first number of
+ * the one is the number after the last of the other, so that the larger count is that of the group. */
 static void count_calls(const Watch *w, const Comm *c, RankState *out)
 {
     int64_t arrived = arrived_at(w, c);
@@ -167,32 +176,34 @@ static bool waits_inside(const Watch *w, const Comm *c, const TraceCall *call)
     return c->transport->call_progress && !device_has_unfinished(w);
 }
 
-/* Finds the call that the rank waits in, on the host or on the device; returns its Comm, NULL: none. */
-static Comm *find_wait(const Watch *w, TraceCall *call, double *since, bool *waits, bool *host)
+/* Where the rank is: after its last call, in a call, or before one that its device has not reached. */
+typedef enum { AFTER_CALL, IN_CALL_ON_HOST, IN_CALL_ON_DEVICE, BEFORE_CALL } Position;
+
+static bool waits_at(Position p) { return p == IN_CALL_ON_HOST || p == IN_CALL_ON_DEVICE; }
+
+/* Finds that position and call. *comm: of a call that the rank waits in, if it is known. */
+static Position find_position(const Watch *w, TraceCall *call, double *since, Comm **comm)
 {
-    bool  inside = trace_current(w->trace, call, since);
-    Comm *c = inside ? comm_of_group(w, call->group) : NULL;
-    *host = *waits = inside && waits_inside(w, c, call);
-    if (*host) return c;
-    c = oldest_on_device(w, call);
-    *waits = c != NULL;
-    return c;
+    bool inside = trace_current(w->trace, call, since);
+    *comm = inside ? comm_of_group(w, call->group) : NULL;
+    if (inside && waits_inside(w, *comm, call)) return IN_CALL_ON_HOST;
+    if ((*comm = oldest_on_device(w, CALL_RUNNING, call))) return IN_CALL_ON_DEVICE;
+    return oldest_on_device(w, CALL_QUEUED, call) ? BEFORE_CALL : AFTER_CALL;
 }
 
 /* Without the lock the list of Comms may be changing: then members and counts stay unknown. */
-static void state_of_comms(const Watch *w, RankState *out, TraceCall *call, double now, bool *waits)
+static Position state_of_comms(const Watch *w, RankState *out, TraceCall *call, double now)
 {
-    bool   host;
     double since;
-    if (!mutex_lock_within(&w->trace->comms_lock, 0.1)) {
-        *waits = trace_current(w->trace, call, &since);
-        return;
-    }
-    Comm *c = find_wait(w, call, &since, waits, &host);
+    Comm  *c;
+    if (!mutex_lock_within(&w->trace->comms_lock, 0.1))
+        return trace_current(w->trace, call, &since) ? IN_CALL_ON_HOST : AFTER_CALL;
+    Position at = find_position(w, call, &since, &c);
     if (c) list_members(c, out);
-    if (*waits) out->waits = now - (host ? since : w->changed);
+    if (waits_at(at)) out->waits = now - (at == IN_CALL_ON_HOST ? since : w->changed);
     for (c = w->trace->comms; c; c = c->next) count_calls(w, c, out);
     pthread_mutex_unlock(&w->trace->comms_lock);
+    return at;
 }
 
 /* A thread that polls does so many times a second, on a crowded machine too. */
@@ -205,43 +216,51 @@ static RankProgress progress_of(const Watch *w, double now, bool waits)
     return p;
 }
 
-static void describe(const Watch *w, const TraceCall *call, RankState *out)
+/* The host may be far ahead of a device that computes: the call that comes next there says where it is. */
+static void describe_compute(RankState *out, Position at, const char *host, const char *call)
 {
-    char place[160], text[200] = "the opening of the run";
-    activity_describe(&w->activity->place, place, sizeof place);
-    if (call->op) trace_describe_call(call, text, sizeof text);
     double idle = out->progress.idle;
+    if (at == BEFORE_CALL)
+        snprintf(out->line, sizeof out->line, "computes for %.1f s before %s; its host is in %s", idle, call,
+                 host);
+    else
+        snprintf(out->line, sizeof out->line, "computes for %.1f s in %s, after %s", idle, host, call);
+}
+
+static void describe(const Watch *w, Position at, const TraceCall *call, RankState *out)
+{
+    char host[160], text[200] = "the opening of the run";
+    activity_describe(&w->activity->place, host, sizeof host);
+    if (call->op) trace_describe_call(call, text, sizeof text);
     switch (out->progress.doing) {
     case RANK_WAITS: snprintf(out->line, sizeof out->line, "waits %.1f s in %s", out->waits, text); break;
     case RANK_STOPPED:
-        snprintf(out->line, sizeof out->line, "is stopped for %.1f s inside %s", idle, text);
+        snprintf(out->line, sizeof out->line, "is stopped for %.1f s inside %s", out->progress.idle, text);
         break;
-    default:
-        snprintf(out->line, sizeof out->line, "computes for %.1f s in %s, after %s", idle, place, text);
-        break;
+    default: describe_compute(out, at, host, text); break;
     }
 }
 
 void watch_state(const Watch *w, double now, RankState *out)
 {
     TraceCall call;
-    bool      waits;
     *out = (RankState){ 0 };
-    state_of_comms(w, out, &call, now, &waits);
-    out->progress = progress_of(w, now, waits);
+    Position at = state_of_comms(w, out, &call, now);
+    out->progress = progress_of(w, now, waits_at(at));
     snprintf(out->op, sizeof out->op, "%s", call.op ? call.op : "");
     out->group = call.group, out->peer = call.peer, out->seq = call.seq, out->bytes = call.bytes;
     out->layer = call.layer, out->micro_batch = call.micro_batch;
-    describe(w, &call, out);
+    describe(w, at, &call, out);
 }
 
 RankProgress watch_progress(const Watch *w, double now)
 {
     TraceCall call;
     double    since;
-    bool      waits, host;
+    bool      waits;
+    Comm     *c;
     if (mutex_lock_within(&w->trace->comms_lock, 0.1)) {
-        find_wait(w, &call, &since, &waits, &host);
+        waits = waits_at(find_position(w, &call, &since, &c));
         pthread_mutex_unlock(&w->trace->comms_lock);
     } else
         waits = trace_current(w->trace, &call, &since);
