@@ -3,6 +3,8 @@
 #include "cli/command.h"
 #include "cli/program.h"
 
+#include <stdio.h>
+
 /* In the order that `treb bench --help` lists them; each has a file of its own. */
 #define BENCHES(B) B(ops) B(step) B(calibrate) B(decode) B(loader) B(dispatch)
 
@@ -29,5 +31,6 @@ static Status refuse_empty(void)
 int main(int argc, char **argv)
 {
     program_start(argv);
+    setvbuf(stdout, NULL, _IOLBF, 0);                        /* a row is shown once it is measured */
     return program_finish(argc < 2 ? refuse_empty() : program_run(&bench, argc, argv));
 }

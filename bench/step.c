@@ -7,7 +7,7 @@
  * else for `this` where `treb bench calibrate` has been on this machine.
  *
  * The same steps are timed once more as `treb train` runs them (step_train.c), and on a GPU text also in
- * documents of unequal lengths (step_ragged.c). Joules and the SM clock are those of all timed steps.
+ * documents of unequal lengths (step_ragged.c), both not with --brief. Joules and the SM clock are those of all timed steps.
  *
  * With --lora the weights are frozen and adapters train. --floor then measures the same step once more with
  * an adapter on the lowest of these modules alone: the gradient passes through the same frozen weights, so
@@ -124,7 +124,9 @@ static Status open_bench(StepBench *b)
     TRY(model_init(&b->e.model, &b->e.be, 5));
     engine_publish_weights(&b->e);
     engine_upload(&b->e, &b->stream);
-    return backend_sync(&b->e.be);                           /* the first step does not pay for the start */
+    TRY(backend_sync(&b->e.be));                             /* the first step does not pay for the start */
+    b->ready = clock_now() - from;
+    return OK;
 }
 
 /* Where none is named, `this` may be absent or of another machine. */
@@ -194,15 +196,32 @@ static Status time_steps(StepBench *b, StepTimes *out)
     PeakFlops peak;
     TRY(peak_flops(&b->e.be, b->dtype, &peak));
     out->peak = peak.flops;
-    return step_train(b, &out->train);
+    return OK;
 }
 
-static Status measure(StepBench *b, StepTimes *out)
+static Status open_and_predict(StepBench *b)
 {
     TRY(open_bench(b));
     TRY(predict(b));
-    if (b->ways) TRY(engine_use_graphs(&b->e, b->way[0].bits));
-    return time_steps(b, out);
+    return b->ways ? engine_use_graphs(&b->e, b->way[0].bits) : OK;
+}
+
+static Status measure_train(StepBench *b, StepTimes *t)
+{
+    if (b->brief) return OK;
+    TRY(step_train(b, &t->train));
+    if (!b->json) step_print_train(t);
+    return OK;
+}
+
+/* What is measured is printed at once: a benchmark that is cut short has shown its first rows. */
+static Status measure(StepBench *b, StepTimes *t)
+{
+    TRY(open_and_predict(b));
+    if (!b->json) step_print_start(b);
+    TRY(time_steps(b, t));
+    if (!b->json) step_print(b, t);
+    return measure_train(b, t);
 }
 
 /* The other values of --cuda-graph. */
@@ -212,20 +231,23 @@ static Status measure_graphs(StepBench *b, const StepTimes *first, Json *o)
         StepTimes t = { 0 };
         TRY(engine_use_graphs(&b->e, b->way[i].bits));
         TRY(time_steps(b, &t));
+        if (!o) step_print_graphs(b, &b->way[i], &t, first);
+        TRY(measure_train(b, &t));
         if (o) json_object_set_new(o, b->way[i].words, step_json(b, &t));
-        else   step_print_graphs(b, &b->way[i], &t, first);
     }
     return b->ways > 1 ? engine_use_graphs(&b->e, b->way[0].bits) : OK;
 }
 
 /* The engine stays as it is: the budgets are those of the even documents. */
-static Status measure_ragged(StepBench *b, StepTimes *out)
+static Status measure_ragged(StepBench *b, const StepTimes *even, StepTimes *t)
 {
     TRY(step_fill_ragged(b));
     if (b->zipf) draw_words(b);
     TRY(engine_warm_up(&b->e, &b->stream));
     engine_upload(&b->e, &b->stream);
-    return time_steps(b, out);
+    TRY(time_steps(b, t));
+    if (!b->json) step_print_ragged(b, even, t);
+    return measure_train(b, t);
 }
 
 static void close_bench(StepBench *b)
@@ -247,26 +269,26 @@ static Status find_lowest(StepBench *b)
 }
 
 /* Weights are there once at a time: the first engine is closed. */
-static Status measure_floor(StepBench *b, StepTimes *out)
+static Status measure_floor(StepBench *b, const StepTimes *t, StepTimes *low)
 {
     TRY(find_lowest(b));
     close_bench(b);
     b->lora = (LoraConf){ .rank = b->lora.rank, .alpha = b->lora.alpha, .exact = &b->lowest, .exacts = 1 };
-    return measure(b, out);
+    TRY(open_and_predict(b));
+    TRY(time_steps(b, low));
+    if (!b->json) step_print_floor(b, t, low);
+    return OK;
 }
 
 static Status run(StepBench *b)
 {
     StepTimes t = { 0 }, low = { 0 }, ragged = { 0 };
     TRY(measure(b, &t));
-    Json *o = b->json ? step_json(b, &t) : NULL;
-    if (!b->json) step_print(b, &t);
+    Json  *o = b->json ? step_json(b, &t) : NULL;
     Status st = measure_graphs(b, &t, o);
-    if (!st && b->ragged) st = measure_ragged(b, &ragged);
-    if (!st && b->ragged && !b->json) step_print_ragged(b, &t, &ragged);
+    if (!st && b->ragged) st = measure_ragged(b, &t, &ragged);
     if (!st && b->ragged && b->json) json_object_set_new(o, "ragged", step_json(b, &ragged));
-    if (!st && b->floor) st = measure_floor(b, &low);
-    if (!st && b->floor && !b->json) step_print_floor(b, &t, &low);
+    if (!st && b->floor) st = measure_floor(b, &t, &low);
     if (!st && b->floor && b->json) json_object_set_new(o, "floor", step_json(b, &low));
     if (!st && b->json) json_dumpf(o, stdout, JSON_INDENT(2)), putchar('\n');
     json_decref(o);
@@ -362,6 +384,7 @@ static const Option options[] = {
     OPTION_FLAG(StepBench, shared_a, "--shared-a", "one A for all experts of a layer"),
     OPTION_FLAG(StepBench, floor, "--floor", "measure the step of the frozen weights beside it"),
     OPTION_INT(StepBench, repeats, "--repeat", "N", 1, MOST_REPEATS - 1, "steps to time; 7"),
+    OPTION_FLAG(StepBench, brief, "--brief", "only steps of even documents, with their parts apart"),
     OPTION_FLAG(StepBench, json, "--json", "print the result as JSON"),
     OPTION_END
 };
@@ -384,6 +407,7 @@ static Status read_args(StepBench *b, int argc, char **argv)
         return fail(E_CONFIG, "--ragged: its documents have no pictures; set --images 0");
     b->backend = backend_pick(b->backend);
     b->ragged |= !b->images && !b->photos && b->doc < b->tokens && strcmp(b->backend, "cpu");
+    b->ragged &= !b->brief;
     return OK;
 }
 

@@ -24,10 +24,11 @@ typedef struct StepBench {
     Engine      e;
     int64_t     tokens, doc, images, grid_h, grid_w, photos, layers, micro, repeats;
     DType       dtype;
-    bool        json, repeat, zipf, ragged;
+    bool        json, repeat, zipf, ragged, brief;
     double      fwd, bwd, opt;                               /* seconds of the last step */
     double      host;                                        /* of these, of the host's code */
-    double      start;                                       /* seconds until the first */
+    double      start, ready;                                /* seconds until the engine is open, and until
+                                                                its weights are drawn */
     int64_t     steps;                                       /* that this engine has taken */
     int64_t     longest, shortest;                           /* documents of step_fill_ragged */
     char        state[96];                                   /* of the GPU, under load */
@@ -52,7 +53,7 @@ typedef struct StepBench {
 typedef struct StepTimes {
     double first, second, fwd, bwd, opt, host, peak, busiest, part[PART_N];
     double flops;                                            /* of the model, in a step */
-    double train;                                            /* a step as step_train runs it */
+    double train;                                            /* a step as step_train runs it; 0: --brief */
     Energy energy;                                           /* of a step, of those with their parts apart */
 } StepTimes;
 
@@ -67,7 +68,9 @@ MUST Status step_fill_ragged(StepBench *b);
 MUST Status step_read_graphs(StepBench *b, const char *text);
 unsigned    step_all_graphs(const StepBench *b);
 
+void  step_print_start(const StepBench *b);                  /* what is measured, and how long opening took */
 void  step_print(const StepBench *b, const StepTimes *t);
+void  step_print_train(const StepTimes *t);
 void  step_print_host(const StepBench *b, const StepTimes *t);
 /* Steps with another value of --cuda-graph beside those with the first. */
 void  step_print_graphs(const StepBench *b, const StepGraphs *g, const StepTimes *t, const StepTimes *first);

@@ -44,5 +44,4 @@ void step_print_graphs(const StepBench *b, const StepGraphs *g, const StepTimes 
            t->fwd * 1e3, t->bwd * 1e3, t->opt * 1e3, (first->fwd + first->bwd) / (t->fwd + t->bwd),
            b->way[0].words, t->first / s, t->second / s);
     step_print_host(b, t);
-    printf("as treb train runs it: step %.1f ms\n", t->train * 1e3);
 }

@@ -81,7 +81,7 @@ void step_print_host(const StepBench *b, const StepTimes *t)
     putchar('\n');
 }
 
-static void print_train(const StepTimes *t)
+void step_print_train(const StepTimes *t)
 {
     double s = step_seconds(t);
     printf("as treb train runs it: step %.1f ms (%+.1f %%), mfu %.1f %%\n", t->train * 1e3,
@@ -103,29 +103,31 @@ void step_print_ragged(const StepBench *b, const StepTimes *t, const StepTimes *
            "%.1f, norm and AdamW %.1f), %.4g TFLOP, mfu %.1f %%\n", (long long)b->stream.docs,
            (long long)b->shortest, (long long)b->longest, s * 1e3, 100 * (s / step_seconds(t) - 1),
            r->fwd * 1e3, r->bwd * 1e3, r->opt * 1e3, r->flops / 1e12, 100 * r->flops / s / r->peak);
-    print_train(r);
     print_energy(r);
 }
 
-void step_print(const StepBench *b, const StepTimes *t)
+void step_print_start(const StepBench *b)
 {
-    double f = t->flops, s = step_seconds(t);
     printf("%s, %lld layers, on %s  %lld x %lld tokens in %lld documents, %lld supervised, %lld patches, "
            "%.3f B parameters, %s\n",
            b->shape.family, (long long)b->shape.text.L, b->backend, (long long)b->micro,
            (long long)b->stream.tokens, (long long)b->stream.docs, (long long)b->stream.supervised,
            (long long)b->stream.patches, (double)params_count(&b->e.model.params) / 1e9,
            dtype_name(b->dtype));
+    printf("start-up %.1f s, random weights %.1f s\n", b->start, b->ready - b->start);
+}
+
+void step_print(const StepBench *b, const StepTimes *t)
+{
+    double f = t->flops, s = step_seconds(t);
     printf("step %.1f ms (forward %.1f, backward %.1f, norm and AdamW %.1f)  loss %.3f\n", s * 1e3,
            t->fwd * 1e3, t->bwd * 1e3, t->opt * 1e3, b->losses.ce * (double)b->micro);
     print_predicted(b, s);
-    printf("first step %.2fx, second %.2fx, after %.1f s of start-up\n", t->first / s, t->second / s,
-           b->start);
+    printf("first step %.2fx, second %.2fx\n", t->first / s, t->second / s);
     printf("%.0f tokens/s  %.4g TFLOP a step  mfu %.1f %% of %.1f TFLOP/s (forward and backward alone %.1f "
            "%%)\n", step_tokens(b) / s, f / 1e12, 100 * f / s / t->peak, t->peak / 1e12,
            100 * f / (t->fwd + t->bwd) / t->peak);
     step_print_host(b, t);
-    print_train(t);
     print_energy(t);
     if (*b->state) printf("GPU in the step: %s\n", b->state);
     if (t->busiest > 0) printf("busiest expert %.1fx the mean\n", t->busiest);
@@ -149,7 +151,7 @@ Json *step_json(const StepBench *b, const StepTimes *t)
     json_object_set_new(o, "device_mib", json_real((all - left) / (1 << 20)));
     json_object_set_new(o, "second_step_s", json_real(t->second));
     json_object_set_new(o, "host_s", json_real(t->host));
-    json_object_set_new(o, "train_step_s", json_real(t->train));
+    if (t->train > 0) json_object_set_new(o, "train_step_s", json_real(t->train));
     if (t->energy.joules > 0) {
         json_object_set_new(o, "joules", json_real(t->energy.joules));
         json_object_set_new(o, "mhz", json_real(t->energy.mhz));
