@@ -2,7 +2,7 @@
 # Layouts over NCCL, with ranks that share one GPU: each has the losses of one rank at every step. NCCL takes
 # ranks of one GPU for ranks of several hosts, because each has a NCCL_HOSTID of its own, and connects them by
 # sockets over loopback. Part of gpu.sh. TREB_GPU_BACKEND=cpu runs the layouts over MPI, which tests the test.
-# LAYOUTS="pp cp2" runs those whose name contains pp or cp2; layouts of up to RANKS ranks run at a time.
+# LAYOUTS and VERBOSE: see ranklab.sh; layouts of up to RANKS ranks run at a time.
 . tests/ranklab.sh
 gpu=${TREB_GPU_BACKEND:-cuda} steps=${TREB_RANK_STEPS:-8} at_once=${RANKS:-10} comm=nccl
 [ "$gpu" = cuda ] || comm=mpi
@@ -19,20 +19,8 @@ images=(model.preset="$tmp/vl.json" "data.train=[$tmp/set/train.jsonl]" data.max
 lora=(lora.rank=8 lora.target_modules=[all-linear] optim.learning_rate=0.01)
 
 # A rank with the environment that NCCL needs to share a GPU.
-as_rank='export NCCL_HOSTID=h$OMPI_COMM_WORLD_RANK NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_P2P_DISABLE=1
-    export NCCL_SHM_DISABLE=1; exec "$0" "$@"'
-train() {                                # train FOLDER RANKS MODEL TOKENS overrides...
-    local folder=$1 n=$2 tokens=$4 by=() kind=self; declare -n model=$3; shift 4
-    if [ "$n" -gt 1 ]; then
-        by=(mpirun --oversubscribe --allow-run-as-root --bind-to none -np "$n" bash -c "$as_rank") kind=$comm
-    fi
-    timeout -k 5 "${RANK_LIMIT:-90}" "${by[@]}" "$treb" train /dev/null "${model[@]}" \
-        train.max_steps="$steps" train.global_tokens="$tokens" \
-        device.backend="$gpu" model.dtype=float32 device.dtype=float32 \
-        comm.kind=$kind checkpoint.output_dir="$folder" "$@" >"$folder.log" 2>&1
-}
-rows=()
-layout() { rows+=("$*"); }               # layout NAME RANKS MODEL TOKENS overrides...
+as_rank=(bash -c 'export NCCL_HOSTID=h$OMPI_COMM_WORLD_RANK NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1
+    export NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1; exec "$0" "$@"')
 adapted=("${text[@]}" "${lora[@]}") peer=moe.dispatcher=peer
 hops="moe.dispatcher=deepep_peer comm.ranks_per_node=2"        # two nodes of two ranks
 
@@ -93,48 +81,13 @@ layout images-pp2       2 images  512  parallel.pp=2
 layout images-pp3-vpp2  3 images  768  parallel.pp=3 parallel.vpp=2
 layout images-pp2-ep2   4 images  512  parallel.pp=2 parallel.ep=2 $peer
 
-try_layout() {                           # writes $tmp/NAME.result: ok, or what failed
-    local name=$1 n=$2 model=$3 tokens=$4 began=$SECONDS; shift 4
-    if ! train "$tmp/$name" "$n" "$model" "$tokens" "$@"; then echo "does not run" >"$tmp/$name.result"
-    elif ! agree "$tmp/one-$model-$tokens" "$tmp/$name" "$steps" >"$tmp/$name.diff"; then
-        echo "has other losses than one rank: $(head -n 1 "$tmp/$name.diff")" >"$tmp/$name.result"
-    else echo "ok $((SECONDS - began)) s" >"$tmp/$name.result"; fi
-    [ -z "${VERBOSE:-}" ] || echo "  $name $(cat "$tmp/$name.result")" \
-        "$(grep -oE 'dispatch +[a-z_]+|[0-9]* communicators took [0-9.]* MiB' "$tmp/$name.log" | tr '\n' ' ')"
+try_layout() {                           # try_layout NAME RANKS MODEL TOKENS keys...
+    local name=$1 n=$2 model=$3 tokens=$4; shift 4
+    train_ranks "$tmp/$name" "$n" "$model" comm.kind=$comm train.global_tokens="$tokens" "$@" ||
+        { echo "does not run"; return 1; }
+    agrees "$tmp/one-$model-$tokens" "$tmp/$name"
 }
-declare -A running                       # ranks by process id
-wait_for_ranks() {                       # wait_for_ranks N: until N ranks more are at most `at_once`
-    local pid sum
-    while :; do
-        sum=$1
-        for pid in "${!running[@]}"; do
-            if kill -0 "$pid" 2>/dev/null; then sum=$((sum + running[$pid])); else unset "running[$pid]"; fi
-        done
-        [ "$sum" -gt "$at_once" ] || return 0
-        wait -n
-    done
-}
-run_all() {                              # run_all command rows...: the second word of a row is its ranks
-    local command=$1 row ranks; shift
-    for row in "$@"; do
-        read -r _ ranks _ <<<"$row"
-        wait_for_ranks "$ranks"
-        set -f                           # a layout may contain *
-        # shellcheck disable=SC2086
-        $command $row &
-        set +f
-        running[$!]=$ranks
-    done
-    wait
-}
-reference() { train "$tmp/one-$1-$3" 1 "$1" "$3"; }            # reference MODEL 1 TOKENS
-picked=()
-wanted() {                               # wanted NAME
-    local word
-    for word in ${LAYOUTS:-}; do case $1 in *"$word"*) return;; esac; done
-    [ -z "${LAYOUTS:-}" ]
-}
-for row in "${rows[@]}"; do wanted "${row%% *}" && picked+=("$row"); done
+reference() { train_ranks "$tmp/one-$1-$3" 1 "$1" comm.kind=self train.global_tokens="$3"; } # MODEL 1 TOKENS
 [ "$gpu" != cuda ] || [ -n "${TREB_NO_MPS:-}" ] || start_mps
 mapfile -t references < <(printf '%s\n' "${picked[@]}" | awk '{ print $3, 1, $4 }' | sort -u)
 run_all reference "${references[@]}"
@@ -142,10 +95,5 @@ first=$tmp/one-${references[0]/ 1 /-}
 if ! grep -q . "$first/metrics.jsonl" 2>/dev/null; then
     tail -n 3 "$first.log"; skip "no GPU, or one rank does not run"
 fi
-run_all try_layout "${picked[@]}"
-for row in "${picked[@]}"; do
-    name=${row%% *}
-    cp "$tmp/$name.log" "$tmp/out"
-    check "$name $(cat "$tmp/$name.result")" grep -q '^ok' "$tmp/$name.result"
-done
+run_layouts
 report

@@ -61,9 +61,71 @@ agree() {                                # agree A B N: N losses each, within 1e
 }
 state_of() { grep -v '"recipe"' "$1/last/trainer_state.json"; }
 same_bits() {                            # same_bits A B: weights, moments, data position, every loss
+    [ -s "$1/last/state/rank-00000/MANIFEST.json" ] &&
     cmp -s <(cat "$1"/last/state/rank-*/MANIFEST.json) <(cat "$2"/last/state/rank-*/MANIFEST.json) &&
     cmp -s <(state_of "$1") <(state_of "$2") &&
     cmp -s <(losses "$1") <(losses "$2")
+}
+
+# Layouts, several at a time. A script that has them sets `gpu` (a backend), `steps` and at_once (ranks),
+# lists them by `layout`, and defines try_layout NAME RANKS words..., which prints why a layout fails.
+# LAYOUTS="pp cp2" runs those whose name contains pp or cp2; VERBOSE=1 prints each result at once.
+rows=() picked=()
+layout() {                               # layout NAME RANKS words...
+    local word
+    rows+=("$*")
+    for word in ${LAYOUTS:-}; do case $1 in *"$word"*) picked+=("$*"); return;; esac; done
+    [ -n "${LAYOUTS:-}" ] || picked+=("$*")
+}
+as_rank=()                               # a command that starts a rank in its environment, if any
+train_ranks() {                          # train_ranks FOLDER RANKS MODEL keys...: MODEL is an array of keys
+    local folder=$1 n=$2 by=(); declare -n model=$3; shift 3
+    [ "$n" = 1 ] || by=(mpirun --oversubscribe --allow-run-as-root --bind-to none -np "$n" "${as_rank[@]}")
+    timeout -k 5 "${RANK_LIMIT:-90}" "${by[@]}" "$treb" train /dev/null "${model[@]}" \
+        train.max_steps="$steps" device.backend="$gpu" model.dtype=float32 device.dtype=float32 \
+        checkpoint.output_dir="$folder" "$@" >"$folder.log" 2>&1
+}
+declare -A running                       # ranks by process id
+wait_for_ranks() {                       # wait_for_ranks N: until N ranks more are at most `at_once`
+    local pid sum
+    while :; do
+        sum=$1
+        for pid in "${!running[@]}"; do
+            if kill -0 "$pid" 2>/dev/null; then sum=$((sum + running[$pid])); else unset "running[$pid]"; fi
+        done
+        [ "$sum" -gt "$at_once" ] || return 0
+        wait -n
+    done
+}
+run_all() {                              # run_all command rows...: the second word of a row is its ranks
+    local command=$1 row words; shift
+    for row in "$@"; do
+        read -ra words <<<"$row"
+        wait_for_ranks "${words[1]}"
+        "$command" "${words[@]}" &
+        running[$!]=${words[1]}
+    done
+    wait
+}
+time_layout() {                          # writes $tmp/NAME.result: ok, or what failed
+    local began=$SECONDS why
+    if why=$(try_layout "$@"); then why="ok $((SECONDS - began)) s"; fi
+    echo "$why" >"$tmp/$1.result"
+    [ -z "${VERBOSE:-}" ] || echo "  $1 $why" \
+        "$(grep -ohE 'dispatch +[a-z_]+|[0-9]* communicators took [0-9.]* MiB' "$tmp/$1.log" | tr '\n' ' ')"
+}
+run_layouts() {
+    local row name
+    run_all time_layout "${picked[@]}"
+    for row in "${picked[@]}"; do
+        name=${row%% *}
+        cp "$tmp/$name.log" "$tmp/out"
+        check "$name $(cat "$tmp/$name.result")" grep -q '^ok' "$tmp/$name.result"
+    done
+}
+agrees() {                               # agrees A B: the losses of `steps` steps; prints where they do not
+    local where
+    where=$(agree "$1" "$2" "$steps") || { echo "has other losses than one rank: ${where%%$'\n'*}"; false; }
 }
 
 # Under mpirun each rank runs in its own session: when a rank dies, mpirun kills the other ranks, and would
