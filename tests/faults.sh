@@ -8,12 +8,13 @@
 # TREB_KILLS, TREB_STOPS, TREB_FREEZES, TREB_CUTS: faults of each kind (0, 0, 1, 0); the first hits the last
 # rank, the second rank 0, others any rank at a random moment of a random layout. COMM=nccl DEVICE=cuda: the
 # same on ranks that share a GPU, over loopback. TREB_RESUME: all, first or no resumed runs (first).
-# TREB_SLOW=0: without the slow run. TREB_RANKS (3), TREB_TIMEOUT (2): ranks and comm.timeout. TREB_SHOW=1:
-# shows what the ranks say.
+# TREB_SLOW=0: without the slow run. TREB_RANKS (3), TREB_TIMEOUT (2): ranks and comm.timeout. TREB_AT_ONCE
+# (1): runs at a time, each in a folder of its own. TREB_SHOW=1: shows what the ranks say.
 . tests/ranklab.sh
 kills=${TREB_KILLS:-0} stops=${TREB_STOPS:-0} freezes=${TREB_FREEZES:-1} cuts=${TREB_CUTS:-0}
 resume=${TREB_RESUME:-first} limit=${TREB_TIMEOUT:-2}
-comm=${COMM:-mpi} device=${DEVICE:-cpu} ranks=${TREB_RANKS:-3} steps=48 slowest=0
+comm=${COMM:-mpi} device=${DEVICE:-cpu} ranks=${TREB_RANKS:-3} steps=48 slowest=0 lab=$tmp
+at_once=$((ranks * ${TREB_AT_ONCE:-1}))
 seed=${TREB_KILL_SEED:-$RANDOM}; RANDOM=$seed
 tools=$(dirname "$treb")/tests
 has_mpi || skip "no mpirun, or a build without MPI"
@@ -91,66 +92,78 @@ explained() {                            # explained KIND VICTIM
 
 layouts=("parallel.zero=3" "parallel.tp=$ranks" "parallel.pp=$ranks")
 [ "$ranks" = 3 ] && layouts=("parallel.zero=3" "parallel.pp=3 parallel.layout=Et|tt|tL" "parallel.zero=1")
-calm_run() {                             # calm_run LAYOUT: the undisturbed run, in $calm
-    calm="$tmp/calm-${1//[^a-z0-9]/}"
-    [ "$resume" = no ] || [ -d "$calm" ] || check "undisturbed: $1" whole "$calm" $1
+calm_of()  { echo "$lab/calm-${1//[^a-z0-9]/}"; }             # calm_of LAYOUT
+calm_run() { check "undisturbed: $*" whole "$(calm_of "$*")" "$@"; }
+
+# apart NAME RANKS command...: in a folder of its own, which keeps the counts.
+apart() {
+    tmp=$lab/$1 passed=0 failed=0
+    mkdir "$tmp"
+    "${@:3}"
+    echo "$passed $failed $slowest" >"$tmp/counts"
+}
+add_counts() {
+    local file p f s
+    for file in "$lab"/*/counts; do
+        read -r p f s <"$file"
+        passed=$((passed + p)) failed=$((failed + f)) slowest=$((s > slowest ? s : slowest))
+    done
 }
 
 # A run whose network is cut goes on through shared memory until comm.timeout: it may be complete by then.
 records_gone() { [ ! -e "$1/hang" ] || grep -aq "the run is complete" "$tmp"/out*; }
 
-# fault KIND VICTIM LAYOUT: as soon as a checkpoint of a random step is there.
+# fault KIND VICTIM STEP MS RESUME LAYOUT...: MS after the checkpoint of a step is there.
 fault() {
-    local what="$3: $1 of rank $2 (TREB_KILL_SEED=$seed)" at=$((2 + 2 * (RANDOM % 2))) folder="$tmp/run"
-    calm_run "$3"
-    rm -rf "$folder"
-    [ "$1" = cut ] && from=("$tools/loopback")
-    run "$folder" $3
+    local kind=$1 victim=$2 at=$3 ms=$4 resumes=$5 folder="$tmp/run"; shift 5
+    local what="$*: $kind of rank $victim (TREB_KILL_SEED=$seed)"
+    [ "$kind" = cut ] && from=("$tools/loopback")
+    run "$folder" "$@"
     from=()
-    until_of 60000 saved "$folder" $at
-    pause $((RANDOM % 150))
+    until_of 60000 saved "$folder" "$at"
+    pause "$ms"
     if ended 1; then
         { wait $job; } 2>/dev/null
         check "$what: no rank had failed before, $(codes)" [ "$(codes)" = "$(all_of 0 "$ranks")" ]
         echo "  skip $what: the run was over"
         return
     fi
-    strike "$1" "$2"
+    strike "$kind" "$victim"
     [ -z "${TREB_SHOW:-}" ] || show_end "$what: $ms ms, codes $ends"
-    check "$what: exit codes $(expected "$1" "$2")and not $ends" [ "$ends" = "$(expected "$1" "$2")" ]
+    local expect; expect=$(expected "$kind" "$victim")
+    check "$what: exit codes ${expect}and not $ends" [ "$ends" = "$expect" ]
     check "$what: within comm.timeout + 10 s, not $ms ms" [ $ms -lt $((1000 * limit + 10000)) ]
-    check "$what: the message names rank and call" explained "$1" "$2"
+    check "$what: the message names rank and call" explained "$kind" "$victim"
     check "$what: records of the last calls" [ "$(records "$folder")" -ge $((ranks - 1)) ]
-    [ "$resume" = no ] && return
-    check "$what: it resumes" whole "$folder" $3
-    check "$what: bit-equal to the undisturbed run" same_bits "$calm" "$folder"
+    [ "$resumes" = no ] && return
+    check "$what: it resumes" whole "$folder" "$@"
+    check "$what: bit-equal to the undisturbed run" same_bits "$(calm_of "$*")" "$folder"
     check "$what: the first step of the resumed run has removed the records" records_gone "$folder"
-    [ "$resume" = all ] || resume=no
 }
-faults() {                               # faults KIND N
-    local i victim layout
+runs=() calm=()
+faults() {                               # faults KIND N: lists them
+    local i victim layout resumes
     for i in $(seq 1 "$2"); do
-        victim=$((RANDOM % ranks)) layout=${layouts[$((RANDOM % ${#layouts[@]}))]}
+        victim=$((RANDOM % ranks)) layout=${layouts[$((RANDOM % ${#layouts[@]}))]} resumes=$resume
         [ "$i" = 1 ] && victim=$((ranks - 1)) layout=${layouts[0]}
         [ "$i" = 2 ] && victim=0 layout=${layouts[0]}
-        fault "$1" $victim "$layout"
+        runs+=("$1-$i $ranks fault $1 $victim $((2 + 2 * (RANDOM % 2))) $((RANDOM % 150)) $resumes $layout")
+        [ "$resumes" = no ] || calm+=("$layout")
+        [ "$resume" = all ] || resume=no
     done
 }
 faults freeze "$freezes"
 faults stop "$stops"
 faults kill "$kills"
 faults cut "$cuts"
-echo "  the slowest exit took $slowest ms, comm.timeout is $limit s"
 
 slow=$tools/slow_disk.so                 # an address sanitizer does not let a library be preloaded
 can_slow() { [ "${TREB_SLOW:-1}" = 1 ] && [ -e "$slow" ] && [ "${tools%asan/tests}" = "$tools" ]; }
-can_slow || { echo "  skip the slow disk"; report 1; }
 
 # A save that is under way when the main thread freezes and that needs little more than comm.timeout: it is
 # finished before the ranks exit, and they do, although the records of the hang cannot be written.
 frozen_in_save() {
     local folder="$tmp/run"
-    rm -rf "$folder"
     SLOW_HANG_MS=60000 SLOW_WRITE_MS=50 SLOW_WRITES=$((20 * limit + 15)) RANK_PRELOAD=$slow \
         run "$folder" ${layouts[0]}
     until_of 60000 test -d "$folder/checkpoint-2.tmp"
@@ -161,7 +174,6 @@ frozen_in_save() {
     check "frozen in a save: it is finished" [ -s "$folder/last/MANIFEST.json" ]
     check "frozen in a save: the folder of the records hangs" [ ! -e "$folder/hang" ]
 }
-[ "$freezes" -gt 0 ] && frozen_in_save
 
 # A disk on which the first save takes longer than comm.timeout, in many short writes and in one long fsync,
 # and a rank that stands still for less than comm.timeout.
@@ -176,5 +188,17 @@ slow_run() {
         awk -v least="$limit" '/ saved .* in / && $(NF - 1) > least { slow = 1 } END { exit !slow }' \
         "$tmp/out.0"
 }
-slow_run
-report
+skipped=0
+if can_slow; then
+    [ "$freezes" -gt 0 ] && runs+=("save $ranks frozen_in_save")
+    runs+=("slow $ranks slow_run")
+else
+    skipped=1; echo "  skip the slow disk"
+fi
+mapfile -t calm < <(printf '%s\n' "${calm[@]}" | sort -u |
+    awk -v ranks="$ranks" 'NF { print "calm-" NR, ranks, "calm_run", $0 }')
+run_all apart "${calm[@]}"
+run_all apart "${runs[@]}"
+add_counts
+echo "  the slowest exit took $slowest ms, comm.timeout is $limit s"
+report $skipped

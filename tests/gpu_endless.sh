@@ -2,7 +2,7 @@
 # Long kernels, with two ranks over NCCL that share the GPU (tests/gpu_endless.c): a micro-batch that takes
 # longer than comm.timeout goes on, layer by layer; a kernel of rank 1 that never ends makes both ranks exit
 # with 6 within comm.timeout + 10 s, and the message names rank 1, the call before which its device computes,
-# and rank 0, which waits in that call. Part of gpu.sh.
+# and rank 0, which waits in that call. Part of gpu.sh. Arguments: endless, full, or both.
 . tests/ranklab.sh
 program=$(dirname "$treb")/tests/gpu_endless limit=4
 [ "${TREB_GPU_BACKEND:-cuda}" = cuda ] || skip "a kernel that never ends needs a GPU"
@@ -35,6 +35,6 @@ endless() {                              # endless HOW
     check "$1: records of the last calls" [ "$(find "$tmp/hang" -name 'rank-*.json' | wc -l)" = 2 ]
     [ -z "${TREB_SHOW:-}" ] || grep -ahE "^treb:|^  rank" "$tmp"/out.* | cut -c -250 | sed 's/^/    /'
 }
-endless endless
-endless full
+[ $# -gt 0 ] || set -- endless full
+for how; do endless "$how"; done
 report
