@@ -6,6 +6,7 @@
 set -u
 here=$(dirname "$0")
 export TREB=${TREB:-build/cuda/treb} TREB_GPU_OPS TREB_TEST_TIMEOUT=${TREB_TEST_TIMEOUT:-900}
+export TREB_TEST_WORKERS=1
 TREB_GPU_OPS=$(mktemp); trap 'rm -f "$TREB_GPU_OPS"' EXIT
 if [ -z "${GPU_TESTS:-}" ]; then
     for t in "$(dirname "$TREB")"/tests/gpu_*; do [ "${t%.d}" = "$t" ] && GPU_TESTS="${GPU_TESTS:-} $t"; done
