@@ -7,7 +7,8 @@
  * else for `this` where `treb bench calibrate` has been on this machine.
  *
  * The same steps are timed once more as `treb train` runs them (step_train.c), and on a GPU text also in
- * documents of unequal lengths (step_ragged.c), both not with --brief. Joules and the SM clock are those of all timed steps.
+ * documents of unequal lengths (step_ragged.c); --brief leaves both out. Joules and the SM clock are those of
+ * all timed steps.
  *
  * With --lora the weights are frozen and adapters train. --floor then measures the same step once more with
  * an adapter on the lowest of these modules alone: the gradient passes through the same frozen weights, so

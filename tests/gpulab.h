@@ -447,8 +447,8 @@ static inline void gpu_end(void)
     if (memcmp(gpu_.first, gpu_.again, gpu_.used)) {
         size_t at = 0;
         while (gpu_.first[at] == gpu_.again[at]) at++;
-        gpu_fail("a second run, beside %d held and %d reserved SMs, gives other bits, first at byte %zu of the "
-                 "arena", gpu_.held_sms, gpu_.reserved_sms, at);
+        gpu_fail("a second run, beside %d held and %d reserved SMs, gives other bits, first at byte %zu of "
+                 "the arena", gpu_.held_sms, gpu_.reserved_sms, at);
     }
     for (int i = 0; i < gpu_.outs; i++) gpu_compare(gpu_.out[i]);
     gpu_untouched("the GPU", gpu_.first);
