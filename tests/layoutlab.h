@@ -30,8 +30,9 @@ static const char model_text[] =
 /* BATCHES: different steps of data, which repeat in turn. */
 enum { STEPS = 20, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };
 
-/* Recompute and offload of activations, as words of memory.recompute and memory.offload; late: lazylab.h. */
-typedef struct Mode { const char *recompute, *offload; double resident; bool late; } Mode;
+/* Recompute and offload of activations, as words of memory.recompute and memory.offload; late: lazylab.h;
+ * fp8: every product of nn/precision.def runs in 8 bits. */
+typedef struct Mode { const char *recompute, *offload; double resident; bool late, fp8; } Mode;
 
 typedef struct Case {
     ModelShape shape;
@@ -108,9 +109,13 @@ static inline void empty(Case *c)
         for (int m = 0; m < MICROS; m++) stream_close(&c->stream[b][m]);
 }
 
+static const char *const fp8_words[] = { "experts", "attention", "mlp", "tower", "mergers", "head" };
+enum { FP8_WORDS = sizeof fp8_words / sizeof *fp8_words };
+
 static inline Status mode_apply(EngineConf *conf, Mode m)
 {
     conf->resident = m.resident;
+    if (m.fp8) TRY(precision_fp8(&conf->precision, fp8_words, FP8_WORDS));
     TRY(recompute_words(conf->policy, &conf->full, m.recompute));
     return offload_words(conf->policy, m.offload);
 }

@@ -1,4 +1,5 @@
 /* tests/test_quantize.c -- e4m3 codes, scales of groups, quantize_rows and quantize_weight. */
+#include "fp8_torch.h"
 #include "rowlab.h"
 #include "base/num.h"
 #include "ops/quant.h"
@@ -252,6 +253,24 @@ static void twice_is_once(void)
     num_clear();
 }
 
+/* ---- against PyTorch ---- */
+
+static void as_pytorch(void)
+{
+    for (int pow2 = 0; pow2 < 2; pow2++) {
+        Rows c = rows(F32, TORCH_ROWS, TORCH_COLS, pow2);
+        memcpy(c.x.data, torch_x, sizeof torch_x);
+        run_rows(&c);
+        EXPECT(!memcmp(c.q.data, torch_q[pow2], sizeof torch_q[pow2]), "codes, pow2 %d", pow2);
+        EXPECT(!memcmp(c.scale.data, torch_scale[pow2], sizeof torch_scale[pow2]), "scales, pow2 %d", pow2);
+        num_clear();
+    }
+    for (int c = 0; c < 256; c++) {
+        float v = e4m3_to_f32((uint8_t)c);
+        EXPECT(is_nan_code(c) ? isnan(v) : quant_bits(v) == torch_e4m3[c], "code %02x", c);
+    }
+}
+
 static void threads_agree(void)
 {
     Rows   r = rows(BF16, 301, 260, true);
@@ -284,6 +303,7 @@ int main(void)
     RUN(not_finite_shows);
     RUN(weights_by_definition);
     RUN(twice_is_once);
+    RUN(as_pytorch);
     RUN(threads_agree);
     RUN(nothing_to_do);
     return numlab_report();

@@ -54,6 +54,7 @@ typedef struct EngineConf {
     double      resident;                /* fraction of a chunk's layers that offload no activation */
     bool        frozen[GROUP_N];
     LoraConf    lora;                    /* rank 0: no adapters */
+    ProductPrecision precision;          /* products that run in 8 bits */
     bool        train, logits;           /* backward and optimizer; engine_compute_logits will be called */
     bool        deterministic;           /* equal runs give equal bits, see Backend */
     unsigned    graphs;                  /* what runs as graphs, by base/graph_scopes.h; 0: nothing */

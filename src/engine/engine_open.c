@@ -176,7 +176,8 @@ static Status lay_out(Engine *e)
                     .dispatcher = e->dispatch.ops ? &e->dispatch : NULL,
                     .tp_chunks = e->conf.ranks.tp_chunks,
                     .offload = e->offload.buffers ? &e->offload : NULL, .dtype = e->conf.dtype,
-                    .logits_dtype = traits.logits_in_act_dtype ? e->conf.dtype : F32 };
+                    .logits_dtype = traits.logits_in_act_dtype ? e->conf.dtype : F32,
+                    .precision = precision_any(&e->conf.precision) ? &e->conf.precision : NULL };
     e->yielder = (Yielder){ coroutine_yield, &e->coroutine };
     TRY(open_link_buffers(e));
     return bind_dispatch(e);

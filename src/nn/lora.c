@@ -112,20 +112,20 @@ void lora_grads(const Pass *c, Tensor dy, Tensor d_a_out, Tensor x, const Param 
 
 /* ---- experts: an A that all of them share is a stack of one, which grouped products accept ---- */
 
-static Tensor rows_scratch(const Pass *c, const LoraRows *by, Tensor like, int64_t cols)
+static Tensor rows_scratch(const Pass *c, const ExpertRows *by, Tensor like, int64_t cols)
 {
     return t_rows(scratch2(c, (DType)like.dtype, by->capacity, cols), 0, like.n[0]);
 }
 
 int64_t lora_a_cols(const Param *w) { return w->lora ? w->lora->a->shard.w.n[w->lora->a->ndim - 2] : 0; }
 
-void lora_rows_a_out(const Pass *c, Tensor a_out, Tensor x, const Param *w, const LoraRows *by)
+void lora_rows_a_out(const Pass *c, Tensor a_out, Tensor x, const Param *w, const ExpertRows *by)
 {
     op_grouped_scaled(c->be, a_out, x, w->lora->a->shard.w, by->offsets, scale_of(c, w, &w->lora->part[0]),
                       dropout_of(c, w, x.n[0]), GEMM_NT);
 }
 
-Tensor lora_rows_d_a_out(const Pass *c, Tensor dy, const Param *w, const LoraRows *by)
+Tensor lora_rows_d_a_out(const Pass *c, Tensor dy, const Param *w, const ExpertRows *by)
 {
     if (!w->lora) return none;
     Tensor d_a_out = rows_scratch(c, by, dy, lora_a_cols(w));
@@ -146,7 +146,7 @@ LoraTerm lora_input_term(const Pass *c, Tensor d_a_out, const Param *w)
 }
 
 void lora_rows_grads(const Pass *c, Tensor dy, Tensor a_out, Tensor d_a_out, Tensor x, const Param *w,
-                     const LoraRows *by)
+                     const ExpertRows *by)
 {
     if (!w->lora || w->lora->a->frozen) return;
     Param *a = w->lora->a, *b = w->lora->part[0].b;

@@ -45,17 +45,13 @@ Tensor lora_d_a_out(const Pass *c, Tensor dy, const Param *w);
 void   lora_input_grad(const Pass *c, Tensor dx, Tensor d_a_out, const Param *w);  /* dx += drop(d_a_out A) */
 void   lora_grads(const Pass *c, Tensor dy, Tensor d_a_out, Tensor x, const Param *w);  /* of A and B */
 
-/* Rows of experts, sorted by expert as offsets say, in buffers of `capacity` rows; rows past the last expert
- * are padding. */
-typedef struct LoraRows { Tensor offsets; int64_t capacity; } LoraRows;
-
 /* A weight of experts has one adapter for each. Grouped products take a_out and d_a_out as a LoraTerm. */
 int64_t lora_a_cols(const Param *w);                      /* columns of a_out; 0: no adapters */
-void   lora_rows_a_out(const Pass *c, Tensor a_out, Tensor x, const Param *w, const LoraRows *by);
-Tensor lora_rows_d_a_out(const Pass *c, Tensor dy, const Param *w, const LoraRows *by);
+void   lora_rows_a_out(const Pass *c, Tensor a_out, Tensor x, const Param *w, const ExpertRows *by);
+Tensor lora_rows_d_a_out(const Pass *c, Tensor dy, const Param *w, const ExpertRows *by);
 LoraTerm   lora_term(Tensor a_out, const Param *w);
 LoraTerm   lora_input_term(const Pass *c, Tensor d_a_out, const Param *w);
 void   lora_rows_grads(const Pass *c, Tensor dy, Tensor a_out, Tensor d_a_out, Tensor x, const Param *w,
-                       const LoraRows *by);
+                       const ExpertRows *by);
 
 #endif

@@ -1,5 +1,6 @@
 /* nn/module.c -- need() and the linear layer. */
 #include "nn/lora.h"
+#include "nn/product.h"
 
 bool need(const Pass *c, Label l, Tensor *slot, DType d, int64_t rows, int64_t cols)
 {
@@ -35,13 +36,13 @@ void replay_end(const Pass *c) { c->be->ledger.replay = false; }
 
 void linear_fwd(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b)
 {
-    op_gemm(c->be, y, x, w->shard.w, param_w(b), GEMM_NT);
+    product_y(c, y, x, w, b);
     lora_fwd(c, y, x, w);
 }
 
 void linear_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
 {
-    op_gemm_residual(c->be, y, res, x, w->shard.w, param_w(b));
+    product_residual(c, y, x, w, b, res);
     lora_fwd(c, y, x, w);
 }
 
@@ -49,13 +50,13 @@ bool is_trainable(const Param *p) { return p && (!p->frozen || (p->lora && !p->l
 
 void linear_input_grad(const Pass *c, Tensor dx, Tensor dy, Tensor d_a_out, const Param *w, int flags)
 {
-    op_gemm(c->be, dx, dy, w->shard.w, (Tensor){ 0 }, GEMM_NN | flags);
+    product_dx(c, dx, dy, w, flags);
     lora_input_grad(c, dx, d_a_out, w);
 }
 
 void linear_grads(const Pass *c, Tensor dy, Tensor d_a_out, Tensor x, Param *w, const Param *b)
 {
-    if (t_has(w->shard.g))       op_gemm(c->be, w->shard.g, dy, x, (Tensor){ 0 }, param_grad_flags(w));
+    product_dw(c, w, dy, x);
     if (t_has(param_g(b))) op_colsum(c->be, b->shard.g, dy);
     lora_grads(c, dy, d_a_out, x, w);
 }

@@ -10,6 +10,7 @@
 #include "nn/batch.h"
 #include "nn/cache.h"
 #include "nn/param.h"
+#include "nn/precision.h"
 #include "nn/offload.h"
 #include "ops/op_queue.h"
 
@@ -58,6 +59,7 @@ typedef struct Env {
     int              tp_chunks;                   /* parts that gathers and sums over tp are cut into */
     DType            dtype;                       /* of activations and weights */
     DType            logits_dtype;                /* of the logits that enter the loss: F32 or dtype */
+    const ProductPrecision *precision;                  /* NULL: all products run in dtype */
     const ValueTap  *tap;                         /* NULL: nothing watches */
 } Env;
 
@@ -153,6 +155,10 @@ void linear_bwd(const Pass *c, Tensor dx, Tensor dy, Tensor x, Param *w, const P
 /* Its two parts. d_a_out: lora_d_a_out of dy. flags: GEMM_ACC for dx += dy w, or 0. */
 void linear_input_grad(const Pass *c, Tensor dx, Tensor dy, Tensor d_a_out, const Param *w, int flags);
 void linear_grads(const Pass *c, Tensor dy, Tensor d_a_out, Tensor x, Param *w, const Param *b);
+
+/* Rows of experts, sorted by expert as offsets say, in buffers of `capacity` rows; rows past the last expert
+ * are padding. Scratch for such rows has the capacity, so that memory does not depend on the routing. */
+typedef struct ExpertRows { Tensor offsets; int64_t capacity; } ExpertRows;
 
 /* Whether p or its adapters train; false for NULL. */
 bool is_trainable(const Param *p);

@@ -1,7 +1,7 @@
 /* nn/moe_experts.c -- the experts of a rank: tokens to them, their products, and back; and the backward. */
-#include "nn/activation.h"
 #include "nn/lora.h"
 #include "nn/moe_private.h"
+#include "nn/product.h"
 
 /* NULL: all experts are on this rank. */
 static const DispatchOps *ops_of(const Pass *c)
@@ -82,17 +82,22 @@ void moe_reserve_routing_scratch(const Pass *c)
     arena_reset(c->scratch, mark);
 }
 
-static LoraRows lora_rows(const Pass *c, const MoeAct *a)
+static ExpertRows expert_rows(const Pass *c, const MoeAct *a)
 {
-    return (LoraRows){ a->offsets, row_capacity(c, a) };
+    return (ExpertRows){ a->offsets, row_capacity(c, a) };
 }
 
 /* x times the LoRA A of w. The product is kept: recomputing it would read all of x, whose rows are many. */
 static void lora_a_fwd(const Pass *c, MoeAct *a, Tensor *a_out, Tensor x, const Param *w)
 {
-    LoraRows by = lora_rows(c, a);
+    ExpertRows by = expert_rows(c, a);
     if (w->lora && need_rows(c, L_LORA, a, a_out, (DType)x.dtype, lora_a_cols(w)))
         lora_rows_a_out(c, *a_out, x, w, &by);
+}
+
+static ExpertAct expert_act(const Pass *c, const Moe *m, const MoeAct *a)
+{
+    return (ExpertAct){ &activations[m->act], expert_rows(c, a), a->gate };
 }
 
 /* Gate, up and activation. out: the output of the layer is wanted, so h is too. */
@@ -107,9 +112,9 @@ static void up_fwd(const Pass *c, const Moe *m, MoeAct *a, bool out)
                             d, F);
     LoraTerm lora = lora_term(a->a_out_gu, m->w_gu);
     if (up && act)
-        act_of->grouped_fwd(c->be, a->gu, a->h, a->x, m->w_gu->shard.w, a->offsets, a->gate, lora);
+        experts_act(c, expert_act(c, m, a), a->gu, a->h, a->x, m->w_gu, lora);
     else if (up)
-        op_grouped_gemm(c->be, a->gu, a->x, m->w_gu->shard.w, a->offsets, lora, GEMM_NT);
+        experts_y(c, a->gu, a->x, m->w_gu, expert_rows(c, a), lora);
     else if (act)
         act_of->fwd(c->be, a->h, a->gu, a->gate, a->offsets);
 }
@@ -127,7 +132,7 @@ void moe_experts_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x,
     moe_reserve_routing_scratch(c);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor out = scratch_rows(c, a, x.dtype, D);
-    op_grouped_gemm(c->be, out, a->h, m->w_d->shard.w, a->offsets, lora_term(a->a_out_d, m->w_d), GEMM_NT);
+    experts_y(c, out, a->h, m->w_d, expert_rows(c, a), lora_term(a->a_out_d, m->w_d));
     combine_tokens(c, a, y, out, res);
     arena_reset(c->scratch, mark);
 }
@@ -136,9 +141,8 @@ void moe_experts_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x,
 static void expert_grads(const Pass *c, const Moe *m, MoeAct *a, Tensor dy, Tensor a_out, Tensor d_a_out,
                          Tensor x, Param *w)
 {
-    LoraRows by = lora_rows(c, a);
-    if (t_has(w->shard.g))
-        op_grouped_gemm(c->be, w->shard.g, dy, x, a->offsets, (LoraTerm){ 0 }, param_grad_flags(w));
+    ExpertRows by = expert_rows(c, a);
+    experts_dw(c, w, dy, x, by);
     lora_rows_grads(c, dy, a_out, d_a_out, x, w, &by);
 }
 
@@ -161,12 +165,12 @@ static void combine_grads(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Ten
 /* From dout (R, D) to the gradients of gate and up, where they are wanted, and of w_d. */
 static void down_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor dgate, Tensor dout)
 {
-    LoraRows  by = lora_rows(c, a);
+    ExpertRows  by = expert_rows(c, a);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor d_a_out = lora_rows_d_a_out(c, dout, m->w_d, &by);
     if (t_has(dgu))
-        activations[m->act].grouped_bwd(c->be, dgu, dgate, dout, m->w_d->shard.w, a->offsets, a->gu, a->gate,
-                                        lora_input_term(c, d_a_out, m->w_d));
+        experts_dact(c, expert_act(c, m, a), dgu, dgate, dout, m->w_d, a->gu,
+                     lora_input_term(c, d_a_out, m->w_d));
     expert_grads(c, m, a, dout, a->a_out_d, d_a_out, a->h, m->w_d);
     arena_reset(c->scratch, mark);
 }
@@ -176,7 +180,7 @@ void moe_experts_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor d
     bool    deeper = t_has(dx) || t_has(dweight) || is_trainable(m->w_gu);
     int64_t D = dy.n[1], F = m->w_gu->shard.w.n[1] / 2;
     DType d = (DType)dy.dtype;
-    LoraRows  by = lora_rows(c, a);
+    ExpertRows  by = expert_rows(c, a);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor dout = scratch_rows(c, a, d, D), dgu = scratch_rows(c, a, d, 2 * F);
     Tensor dgate = scratch_rows(c, a, F32, 1);
@@ -184,8 +188,7 @@ void moe_experts_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor d
     down_bwd(c, m, a, deeper ? dgu : (Tensor){ 0 }, dgate, dout);
     Tensor d_a_out = deeper ? lora_rows_d_a_out(c, dgu, m->w_gu, &by) : (Tensor){ 0 };
     if (t_has(dx))                                               /* dout is read no more: now d(a->x) */
-        op_grouped_gemm(c->be, dout, dgu, m->w_gu->shard.w, a->offsets, lora_input_term(c, d_a_out, m->w_gu),
-                        GEMM_NN);
+        experts_dx(c, dout, dgu, m->w_gu, by, lora_input_term(c, d_a_out, m->w_gu));
     if (deeper) combine_grads(c, m, a, dx, dweight, dout, dgate, dgu, d_a_out);
     arena_reset(c->scratch, mark);
 }

@@ -2,6 +2,7 @@
 #include "nn/rows.h"
 
 #include "nn/lora.h"
+#include "nn/product.h"
 
 static bool   is_cut(const Pass *c)      { return mesh_size(c->env->mesh, AX_TP) > 1; }
 static Comm  *ranks_of(const Pass *c) { return c->env->mesh->comm[GR_tp]; }
@@ -52,7 +53,7 @@ static int gather_chunks(const Pass *c)
 static int sum_chunks(const Pass *c, Tensor y, const Param *w)
 {
     int n = c->env->tp_chunks < CHUNKS ? c->env->tp_chunks : CHUNKS;
-    while (n > 1 && y.n[1] < 8 * n) n--;
+    while (n > 1 && y.n[1] < product_column_step(c, w) * n) n--;
     return w->lora || n < 1 ? 1 : n;
 }
 
@@ -142,21 +143,24 @@ static void row_linear_at_once(const Pass *c, Tensor y, Tensor x, const Param *w
     if (t_has(res)) op_add(c->be, y, y, res);
 }
 
-/* Where chunk i of n begins, on 16 bytes. */
-static int64_t column_chunk(int64_t cols, int i, int n) { return i < n ? cols * i / n / 8 * 8 : cols; }
+/* Where chunk i of n begins: a multiple of `step`. */
+static int64_t column_chunk(int64_t cols, int i, int n, int64_t step)
+{
+    return i < n ? cols * i / n / step * step : cols;
+}
 
 /* Chunks of columns of y: every product has all rows, and the sum of a chunk travels during the next. */
 static void row_linear_chunked(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res,
                                int n)
 {
-    Tensor sum[CHUNKS], none = { 0 };
-    Ticket ticket[CHUNKS];
+    Tensor  sum[CHUNKS];
+    Ticket  ticket[CHUNKS];
+    int64_t step = product_column_step(c, w);
     for (int i = 0; i < n; i++) {
-        int64_t from = column_chunk(y.n[1], i, n), cols = column_chunk(y.n[1], i + 1, n) - from;
+        int64_t from = column_chunk(y.n[1], i, n, step), cols = column_chunk(y.n[1], i + 1, n, step) - from;
         Tensor  part = scratch2(c, (DType)y.dtype, x.n[0], cols);
         sum[i] = scratch2(c, (DType)y.dtype, y.n[0], cols);
-        op_gemm(c->be, part, x, t_rows(w->shard.w, from, cols), b ? t_cols(b->shard.w, from, cols) : none,
-                GEMM_NT);
+        product_y_part(c, part, x, w, b, from);
         ticket[i] = sum_rows_start(c, sum[i], part);
     }
     for (int64_t i = 0, from = 0; i < n; from += sum[i++].n[1]) {

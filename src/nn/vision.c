@@ -1,6 +1,8 @@
 /* nn/vision.c -- see vision.h. */
 #include "nn/vision.h"
 
+#include "nn/product.h"
+
 #include <math.h>
 
 static const float LN_EPS = 1e-6f;                           /* a constant of the model, not of its config */
@@ -39,7 +41,7 @@ static void up_fwd(const Pass *c, const Vision *v, const VisionBlock *m, BlockAc
     DType d = (DType)a->x.dtype;
     bool up = need(c, L_V_UP, &a->up, d, P, v->I), act = need(c, L_V_ACT, &a->act, d, P, v->I);
     if (up && act && !m->w_up->lora) {
-        op_gemm_gelu(c->be, a->act, a->up, a->n2, m->w_up->shard.w, m->b_up->shard.w, v->gelu);
+        product_gelu(c, a->act, a->up, a->n2, m->w_up, m->b_up, v->gelu);
         return;
     }
     if (up)  linear_fwd(c, a->up, a->n2, m->w_up, m->b_up);
@@ -88,7 +90,7 @@ static void down_bwd(const Pass *c, const Vision *v, const VisionBlock *m, Block
         return;
     }
     linear_grads(c, dy, (Tensor){ 0 }, a->act, m->w_down, m->b_down);
-    op_gemm_dgelu(c->be, dup, dy, m->w_down->shard.w, a->up, v->gelu);
+    product_dgelu(c, dup, dy, m->w_down, a->up, v->gelu);
 }
 
 static bool attention_trains(const VisionBlock *m)

@@ -93,6 +93,14 @@ static Status check_device(const Config *c)
     return OK;
 }
 
+/* Kernels of FP8 products exist for CUDA, but none is fast, and no run has trained with them. */
+static Status check_precision(const Config *c)
+{
+    if (strcmp(c->train.precision, "fp8_block") || strcmp(backend_pick(c->device.backend), "cuda")) return OK;
+    return fail(E_CONFIG, "train.precision = fp8_block: GPUs do not train in FP8 yet, only the CPU does, to "
+                "try its numerics; set train.precision=bf16, or device.backend=cpu");
+}
+
 /* Required keys and contradictions. */
 static Status check_required(const Config *c)
 {
@@ -120,5 +128,6 @@ Status recipe_check(const Config *c)
     TRY(check_required(c));
     TRY(recipe_check_types(c));
     TRY(recipe_check_lora(c));
-    return check_device(c);
+    TRY(check_device(c));
+    return check_precision(c);
 }

@@ -1,0 +1,52 @@
+/* nn/precision.c -- see precision.h. */
+#include "nn/precision.h"
+
+#include <string.h>
+
+enum { WIDE, FP8 };
+
+typedef struct SiteRow { const char *word; Linear linear; Group group; bool fp8[PRODUCT_KINDS]; } SiteRow;
+
+static const SiteRow rows[SITES] = {
+#define SITE(id, word, linear, group, y, dx, dw) [SITE_##id] = { word, linear, group, { y, dx, dw } },
+#include "nn/precision.def"
+#undef SITE
+};
+
+const char *precision_words(void) { return "experts, attention, mlp, tower, mergers, head"; }
+
+static Status add_word(ProductPrecision *p, const char *word)
+{
+    bool known = false;
+    for (int i = 0; i < SITES; i++) {
+        if (strcmp(rows[i].word, word)) continue;
+        memcpy(p->fp8[i], rows[i].fp8, sizeof p->fp8[i]);
+        known = true;
+    }
+    if (known) return OK;
+    return fail(E_CONFIG, "train.fp8_products: %s is none of %s", word, precision_words());
+}
+
+Status precision_fp8(ProductPrecision *p, const char *const *words, int n)
+{
+    *p = (ProductPrecision){ 0 };
+    for (int i = 0; i < n; i++) TRY(add_word(p, words[i]));
+    if (!n) return fail(E_CONFIG, "train.fp8_products is empty: no product would run in 8 bits; list some of "
+                        "%s, or set train.precision=bf16", precision_words());
+    return OK;
+}
+
+bool precision_any(const ProductPrecision *p)
+{
+    for (int i = 0; i < SITES; i++)
+        for (int k = 0; k < PRODUCT_KINDS; k++)
+            if (p->fp8[i][k]) return true;
+    return false;
+}
+
+Site precision_site(const Param *w)
+{
+    int i = 0;
+    while (i < SITES && (rows[i].linear != w->linear || rows[i].group != w->group)) i++;
+    return (Site)i;
+}

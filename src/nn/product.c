@@ -1,0 +1,168 @@
+/* nn/product.c -- see product.h. */
+#include "nn/product.h"
+
+#include "base/num.h"
+#include "ops/quant.h"
+
+static const Tensor none = { 0 };
+
+bool product_is_fp8(const Pass *c, const Param *w, ProductKind kind)
+{
+    Site site = c->env->precision ? precision_site(w) : SITES;
+    return site < SITES && c->env->precision->fp8[site][kind];
+}
+
+int64_t product_column_step(const Pass *c, const Param *w)
+{
+    return product_is_fp8(c, w, PRODUCT_Y) ? QUANT_GROUP : 8;
+}
+
+/* ---- in 8 bits ---- */
+
+/* Codes and scales, as ops/quantize.c makes them. */
+typedef struct Quantized { Tensor q, scale; } Quantized;
+
+/* Rows of scales begin on 16 bytes. */
+static Quantized quantized_rows(const Pass *c, Tensor x, ExpertRows rows)
+{
+    int64_t   R = x.n[0], K = x.n[1];
+    Quantized z = { t_rows(scratch2(c, E4M3, rows.capacity, K), 0, R),
+                    t_cols(scratch2(c, F32, quant_groups(K), round_up(rows.capacity, 4)), 0, R) };
+    op_quantize_rows(c->be, z.q, z.scale, x, rows.offsets, true);
+    return z;
+}
+
+static Tensor like_stack(const Pass *c, DType d, Tensor w, int64_t rows, int64_t cols)
+{
+    return w.rank == 3 ? t3(c->scratch, "scratch", d, w.n[0], rows, cols) : scratch2(c, d, rows, cols);
+}
+
+static Quantized quantized_weight(const Pass *c, Tensor w, bool transposed)
+{
+    int64_t   N = w.n[w.rank - 2], K = w.n[w.rank - 1], rows = transposed ? K : N, cols = transposed ? N : K;
+    Quantized z = { like_stack(c, E4M3, w, rows, cols),
+                    like_stack(c, F32, w, quant_groups(rows), quant_groups(cols)) };
+    if (transposed) op_quantize_weight(c->be, none, none, z.q, z.scale, w, true);
+    else            op_quantize_weight(c->be, z.q, z.scale, none, none, w, true);
+    return z;
+}
+
+static void fp8_product(const Pass *c, Tensor y, Tensor x, Tensor w, bool transposed, Tensor bias, int flags)
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    Quantized a = quantized_rows(c, x, (ExpertRows){ .capacity = x.n[0] });
+    Quantized b = quantized_weight(c, w, transposed);
+    op_gemm_fp8(c->be, y, a.q, a.scale, b.q, b.scale, bias, flags);
+    arena_reset(c->scratch, mark);
+}
+
+static void fp8_experts(const Pass *c, Tensor y, Tensor x, Tensor w, bool transposed, ExpertRows rows,
+                        LoraTerm lora)
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    Quantized a = quantized_rows(c, x, rows), b = quantized_weight(c, w, transposed);
+    op_grouped_gemm_fp8(c->be, y, a.q, a.scale, b.q, b.scale, rows.offsets);
+    if (t_has(lora.low_rank))
+        op_grouped_scaled(c->be, y, lora.low_rank, lora.w, rows.offsets, 1.0f, lora.dropout,
+                          (transposed ? GEMM_NN : GEMM_NT) | GEMM_ACC);
+    arena_reset(c->scratch, mark);
+}
+
+/* ---- a weight ---- */
+
+void product_y(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b)
+{
+    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_product(c, y, x, w->shard.w, false, param_w(b), 0);
+    else                                 op_gemm(c->be, y, x, w->shard.w, param_w(b), GEMM_NT);
+}
+
+void product_y_part(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, int64_t from)
+{
+    Tensor rows = t_rows(w->shard.w, from, y.n[1]), bias = b ? t_cols(b->shard.w, from, y.n[1]) : none;
+    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_product(c, y, x, rows, false, bias, 0);
+    else                                 op_gemm(c->be, y, x, rows, bias, GEMM_NT);
+}
+
+void product_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
+{
+    if (!product_is_fp8(c, w, PRODUCT_Y)) {
+        op_gemm_residual(c->be, y, res, x, w->shard.w, param_w(b));
+        return;
+    }
+    op_copy(c->be, y, res);
+    fp8_product(c, y, x, w->shard.w, false, param_w(b), GEMM_ACC);
+}
+
+void product_gelu(const Pass *c, Tensor y, Tensor pre, Tensor x, const Param *w, const Param *b, Gelu kind)
+{
+    if (!product_is_fp8(c, w, PRODUCT_Y)) {
+        op_gemm_gelu(c->be, y, pre, x, w->shard.w, param_w(b), kind);
+        return;
+    }
+    fp8_product(c, pre, x, w->shard.w, false, param_w(b), 0);
+    op_gelu_fwd(c->be, y, pre, kind);
+}
+
+void product_dx(const Pass *c, Tensor dx, Tensor dy, const Param *w, int flags)
+{
+    if (product_is_fp8(c, w, PRODUCT_DX)) fp8_product(c, dx, dy, w->shard.w, true, none, flags);
+    else                                  op_gemm(c->be, dx, dy, w->shard.w, none, GEMM_NN | flags);
+}
+
+void product_dgelu(const Pass *c, Tensor dpre, Tensor dy, const Param *w, Tensor pre, Gelu kind)
+{
+    if (!product_is_fp8(c, w, PRODUCT_DX)) {
+        op_gemm_dgelu(c->be, dpre, dy, w->shard.w, pre, kind);
+        return;
+    }
+    fp8_product(c, dpre, dy, w->shard.w, true, none, 0);
+    op_gelu_bwd(c->be, dpre, dpre, pre, kind);
+}
+
+void product_dw(const Pass *c, Param *w, Tensor dy, Tensor x)
+{
+    if (t_has(w->shard.g)) op_gemm(c->be, w->shard.g, dy, x, none, param_grad_flags(w));
+}
+
+/* ---- experts ---- */
+
+void experts_y(const Pass *c, Tensor y, Tensor x, const Param *w, ExpertRows rows, LoraTerm lora)
+{
+    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_experts(c, y, x, w->shard.w, false, rows, lora);
+    else op_grouped_gemm(c->be, y, x, w->shard.w, rows.offsets, lora, GEMM_NT);
+}
+
+void experts_dx(const Pass *c, Tensor dx, Tensor dy, const Param *w, ExpertRows rows, LoraTerm lora)
+{
+    if (product_is_fp8(c, w, PRODUCT_DX)) fp8_experts(c, dx, dy, w->shard.w, true, rows, lora);
+    else op_grouped_gemm(c->be, dx, dy, w->shard.w, rows.offsets, lora, GEMM_NN);
+}
+
+void experts_dw(const Pass *c, Param *w, Tensor dy, Tensor x, ExpertRows rows)
+{
+    if (t_has(w->shard.g))
+        op_grouped_gemm(c->be, w->shard.g, dy, x, rows.offsets, (LoraTerm){ 0 }, param_grad_flags(w));
+}
+
+void experts_act(const Pass *c, ExpertAct by, Tensor gu, Tensor h, Tensor x, const Param *w, LoraTerm lora)
+{
+    if (!product_is_fp8(c, w, PRODUCT_Y)) {
+        by.act->grouped_fwd(c->be, gu, h, x, w->shard.w, by.rows.offsets, by.gate, lora);
+        return;
+    }
+    fp8_experts(c, gu, x, w->shard.w, false, by.rows, lora);
+    by.act->fwd(c->be, h, gu, by.gate, by.rows.offsets);
+}
+
+/* dh is computed in the first columns of dgu, where the activation's backward may read it. */
+void experts_dact(const Pass *c, ExpertAct by, Tensor dgu, Tensor dgate, Tensor dout, const Param *w,
+                  Tensor gu, LoraTerm lora)
+{
+    if (!product_is_fp8(c, w, PRODUCT_DX)) {
+        by.act->grouped_bwd(c->be, dgu, dgate, dout, w->shard.w, by.rows.offsets, gu, by.gate, lora);
+        return;
+    }
+    Tensor dh = t_cols(dgu, 0, w->shard.w.n[2]);
+    fp8_experts(c, dh, dout, w->shard.w, true, by.rows, lora);
+    by.act->bwd(c->be, dgu, dgate, dh, gu, by.gate);
+}

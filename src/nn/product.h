@@ -1,0 +1,41 @@
+/* nn/product.h -- the products of a weight, in the format that Env.precision gives its site (nn/precision.h).
+ *
+ * Layers compute y = x w', dx = dy w and dw = dy' x through these functions alone; adapters are products of
+ * their own, always in the dtype of the weights (nn/lora.h).
+ *
+ * In 8 bits (ops/quant.h, power-of-two scales) a product quantises its rows in groups of 128 along the sum
+ * and the weight in blocks of 128 x 128, both in scratch, for this product alone. Nothing is kept: a replay
+ * quantises the same values to the same bits, and checkpoints hold no scales. A row is quantised by itself,
+ * so that its result does not depend on the rows beside it. */
+#ifndef NN_PRODUCT_H
+#define NN_PRODUCT_H
+
+#include "nn/activation.h"
+#include "nn/module.h"
+
+bool product_is_fp8(const Pass *c, const Param *w, ProductKind kind);
+
+/* Columns of y that a part of product_y_part must begin on: the blocks of w stay whole. */
+int64_t product_column_step(const Pass *c, const Param *w);
+
+void product_y(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b);         /* y = x w' + b */
+/* Columns from .. of y: rows from .. of w, as many as y has columns. */
+void product_y_part(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, int64_t from);
+void product_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res);
+void product_gelu(const Pass *c, Tensor y, Tensor pre, Tensor x, const Param *w, const Param *b, Gelu kind);
+void product_dx(const Pass *c, Tensor dx, Tensor dy, const Param *w, int flags);    /* 0 or GEMM_ACC */
+void product_dgelu(const Pass *c, Tensor dpre, Tensor dy, const Param *w, Tensor pre, Gelu kind);
+void product_dw(const Pass *c, Param *w, Tensor dy, Tensor x);      /* w.g, where w has one */
+
+/* The same for experts, over rows sorted by expert (ops/grouped_gemm.c), with a LoRA term. */
+void experts_y(const Pass *c, Tensor y, Tensor x, const Param *w, ExpertRows rows, LoraTerm lora);
+void experts_dx(const Pass *c, Tensor dx, Tensor dy, const Param *w, ExpertRows rows, LoraTerm lora);
+void experts_dw(const Pass *c, Param *w, Tensor dy, Tensor x, ExpertRows rows);
+
+/* Fused with an activation; see Activation. */
+typedef struct ExpertAct { const Activation *act; ExpertRows rows; Tensor gate; } ExpertAct;
+void experts_act(const Pass *c, ExpertAct by, Tensor gu, Tensor h, Tensor x, const Param *w, LoraTerm lora);
+void experts_dact(const Pass *c, ExpertAct by, Tensor dgu, Tensor dgate, Tensor dout, const Param *w,
+                  Tensor gu, LoraTerm lora);
+
+#endif
