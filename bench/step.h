@@ -52,6 +52,7 @@ typedef struct StepBench {
  * that queues work; peak: FLOP/s of the device; busiest: rows of the busiest expert over the mean. */
 typedef struct StepTimes {
     double first, second, fwd, bwd, opt, host, peak, busiest, part[PART_N];
+    int64_t launches;                                        /* of a step, by the host */
     double flops;                                            /* of the model, in a step */
     double train;                                            /* a step as step_train runs it; 0: --brief */
     Energy energy;                                           /* of a step, of those with their parts apart */

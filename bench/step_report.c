@@ -73,7 +73,7 @@ void step_print_host(const StepBench *b, const StepTimes *t)
 {
     const GraphCache *g = &b->e.graphs;
     if (b->e.be.device->host_memory) return;
-    printf("host %.2f ms in a step, %lld launches", t->host * 1e3, (long long)b->e.be.ledger.launches);
+    printf("host %.2f ms in a step, %lld launches", t->host * 1e3, (long long)t->launches);
     if (g->be)
         printf("; %lld CUDA graphs, %.1f MiB; %lld times launched, %lld phases or scopes eagerly",
                (long long)g->counts.captured, (double)g->bytes / (1 << 20), (long long)g->counts.launched,
@@ -156,7 +156,7 @@ Json *step_json(const StepBench *b, const StepTimes *t)
         json_object_set_new(o, "joules", json_real(t->energy.joules));
         json_object_set_new(o, "mhz", json_real(t->energy.mhz));
     }
-    json_object_set_new(o, "launches", json_integer(b->e.be.ledger.launches));
+    json_object_set_new(o, "launches", json_integer(t->launches));
     json_object_set_new(o, "loss", json_real(b->losses.total * (double)b->micro));
     if (*b->hw.id) {
         json_object_set_new(o, "predicted_by", json_string(b->hw.id));

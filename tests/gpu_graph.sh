@@ -2,11 +2,13 @@
 # Runs with CUDA graphs (train.cuda_graph=full, or scopes) have the bits of runs without: one rank with
 # several micro-batches, adapters, offloaded activations, evaluations between steps, results read late
 # (train.late_results=true), and two ranks that share the experts, by a dispatcher that counts on the device
-# (peer) and by one that counts on the host (alltoall). Part of gpu.sh; TREB_GPU_BACKEND=cpu tests that the
-# CPU refuses.
+# (peer) and by one that counts on the host (alltoall, also over NCCL). Part of gpu.sh; TREB_GPU_BACKEND=cpu
+# tests that the CPU refuses.
 . tests/ranklab.sh
 gpu=${TREB_GPU_BACKEND:-cuda} steps=${TREB_RANK_STEPS:-10} only=${GRAPH_LAYOUTS:-*}
 partly='[attn, moe_router, moe_preprocess]'
+over_nccl='export NCCL_HOSTID=h$OMPI_COMM_WORLD_RANK NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1
+    export NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1; exec "$0" "$@"'              # ranks that share a GPU
 small_moe
 train() {                                # train FOLDER overrides...: the ranks that `by` starts
     local folder=$1; shift
@@ -71,5 +73,8 @@ if has_mpi; then
         parallel.ep=2 moe.dispatcher=alltoall train.cuda_graph=full
     ! wanted refusals || refused "alltoall with moe" "moe_router and moe_preprocess" \
         parallel.ep=2 moe.dispatcher=alltoall train.cuda_graph=moe
+    by+=(bash -c "$over_nccl")
+    compare nccl "$partly" train.global_tokens=1024 parallel.ep=2 moe.dispatcher=alltoall parallel.zero=3 \
+        comm.kind=nccl
 fi
 report
