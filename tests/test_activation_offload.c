@@ -12,11 +12,14 @@ static const Mode modes[] = {
     { .offload = "core_attn,attn_proj,expert_fc1,moe_act" },
     { .offload = "layer", .resident = 0.5 }, { .offload = "attn_norm,moe", .resident = 0.25 },
     { .offload = "layer", .resident = 1 },
-    { "norm", "core_attn,attn_norm", 0, false }, { "moe_act,norm", "expert_fc1,mlp_norm", 0, false },
-    { "moe,mlp", "attn_norm,qkv", 0, false }, { "full", "attn_norm", 0, false },
-    { "full:2", "attn_norm", 0, false },
-    { "full:3", "attn_norm", 0.5, false }, { "vision", "layer", 0, false },
-    { "full:block:3", "layer,vision", 0, false }, { "full:block:2,norm", "attn_norm,moe", 0.3, false },
+    { .recompute = "norm", .offload = "core_attn,attn_norm" },
+    { .recompute = "moe_act,norm", .offload = "expert_fc1,mlp_norm" },
+    { .recompute = "moe,mlp", .offload = "attn_norm,qkv" }, { .recompute = "full", .offload = "attn_norm" },
+    { .recompute = "full:2", .offload = "attn_norm" },
+    { .recompute = "full:3", .offload = "attn_norm", .resident = 0.5 },
+    { .recompute = "vision", .offload = "layer" },
+    { .recompute = "full:block:3", .offload = "layer,vision" },
+    { .recompute = "full:block:2,norm", .offload = "attn_norm,moe", .resident = 0.3 },
 };
 enum { MODES = sizeof modes / sizeof *modes };
 
@@ -78,8 +81,8 @@ static void late_copies_are_waited_for(void)
 {
     static const Mode some[] = {
         { .offload = "layer,vision" }, { .offload = "core_attn,attn_proj" },
-        { "full:2", "attn_norm", 0, false },
-        { .offload = "mlp_norm", .resident = 0.4 }, { "norm", "moe", 0, false },
+        { .recompute = "full:2", .offload = "attn_norm" },
+        { .offload = "mlp_norm", .resident = 0.4 }, { .recompute = "norm", .offload = "moe" },
     };
     ModelShape shape = small_shape(deep_text);
     EngineConf plain = small_conf(mode_budget(&shape, 7));
@@ -111,7 +114,7 @@ static void frozen_parts_offload_nothing(void)
         { [G_VIT] = true }, { [G_LLM] = true }, { [G_VIT] = true, [G_ALIGNER] = true },
     };
     static const Mode some[] = { { .offload = "vision" }, { .offload = "layer,vision" },
-                                 { "full:2", "attn_norm", 0, false } };
+                                 { .recompute = "full:2", .offload = "attn_norm" } };
     for (int f = 0; f < 3; f++) {
         Left want = mode_alone((Mode){ 0 }, F32, 7, frozen[f]);
         for (int i = 0; i < 3; i++) {
@@ -127,10 +130,11 @@ static void frozen_parts_offload_nothing(void)
 static void layouts_agree(void)
 {
     static const Mode some[] = {
-        { .offload = "layer,vision" }, { "norm,moe_act", "core_attn,expert_fc1", 0, false },
-        { "full:2", "attn_norm", 0, false },
-        { .offload = "attn_norm,moe", .resident = 0.5 }, { "moe", "attn_proj,mlp_norm", 0, false },
-        { "full:block:1", "layer", 0, false },
+        { .offload = "layer,vision" }, { .recompute = "norm,moe_act", .offload = "core_attn,expert_fc1" },
+        { .recompute = "full:2", .offload = "attn_norm" },
+        { .offload = "attn_norm,moe", .resident = 0.5 },
+        { .recompute = "moe", .offload = "attn_proj,mlp_norm" },
+        { .recompute = "full:block:1", .offload = "layer" },
     };
     static const ModeLayout layout[] = {
         { " world=2 tp=2", true, false },
@@ -150,7 +154,7 @@ static void layouts_agree(void)
 static void chunked_layers_agree(void)
 {
     static const Mode some[] = {
-        { .offload = "layer" }, { "moe_act", "expert_fc1,moe_act", 0, true },
+        { .offload = "layer" }, { .recompute = "moe_act", .offload = "expert_fc1,moe_act", .late = true },
         { .offload = "moe", .late = true },
     };
     uint64_t seed = first_seed();
@@ -163,7 +167,7 @@ static void chunked_layers_agree(void)
 static void overlapped_runs_agree(void)
 {
     static const Mode some[] = { { .offload = "layer,vision" },
-                                 { "norm,mlp", "attn_norm,core_attn,expert_fc1", 0, false } };
+                                 { .recompute = "norm,mlp", .offload = "attn_norm,core_attn,expert_fc1" } };
     uint64_t seed = first_seed();
     mode_layout(" world=2 ep=2 zero=1 overlap", true, F32, seed, some, 2);
     mode_layout(" world=4 ep=4 zero=1 overlap capacity=1", false, F32, seed, some, 2);
@@ -175,11 +179,14 @@ static void overlapped_runs_agree(void)
 static void late_copies_of_pipelines(void)
 {
     static const Mode some[] = {
-        { .offload = "layer,vision", .late = true }, { "full:2", "attn_norm", 0, true },
-        { "norm", "core_attn,moe", 0.3, true },
+        { .offload = "layer,vision", .late = true },
+        { .recompute = "full:2", .offload = "attn_norm", .late = true },
+        { .recompute = "norm", .offload = "core_attn,moe", .resident = 0.3, .late = true },
     };
-    static const Mode overlapped[] = { { .offload = "layer", .late = true },
-                                       { "norm", "attn_proj,attn_norm", 0, true } };
+    static const Mode overlapped[] = {
+        { .offload = "layer", .late = true },
+        { .recompute = "norm", .offload = "attn_proj,attn_norm", .late = true },
+    };
     uint64_t seed = first_seed();
     mode_layout(" world=2 pp=2", true, F32, seed, some, 3);
     mode_layout(" world=2 pp=2 vpp=2", false, F32, seed, some, 3);

@@ -66,6 +66,25 @@ static void work_of_ops(void)
     EXPECT(near(b.t.op[OP_gemm], 5) && near(b.t.replay, 1) && near(b.t.done, 3e12), "by op");
 }
 
+/* Products in 8 bits take their own rate, where the hardware has one; as many FLOPs are done. */
+static void products_in_8_bits(void)
+{
+    for (int has = 0; has < 2; has++) {
+        Bench b = { .hw = plain() };
+        if (has) b.hw.fp8 = 4e12, b.hw.fp8_share = 0.5;
+        begin(&b);
+        phase(&b, COST_FORWARD, 0, false);
+        op(&b, OP_gemm_fp8, 2e12, 0);
+        op(&b, OP_grouped_gemm_fp8, 4e12, 0);
+        op(&b, OP_gemm_fp8, 2e12, 3000000000);                   /* its bytes take longer */
+        op(&b, OP_gemm, 2e12, 0);
+        end(&b);
+        EXPECT(near(b.t.op[OP_gemm_fp8], has ? 1 + 3 : 2 + 3), "%g", b.t.op[OP_gemm_fp8]);
+        EXPECT(near(b.t.op[OP_grouped_gemm_fp8], has ? 2 : 4), "%g", b.t.op[OP_grouped_gemm_fp8]);
+        EXPECT(near(b.t.op[OP_gemm], 2) && near(b.t.done, 10e12), "%g %g", b.t.op[OP_gemm], b.t.done);
+    }
+}
+
 static void kinds_of_work(void)
 {
     Bench b = { .hw = plain(), .conf = { .ranks = { .layout = { .ep = 2 } } } };
@@ -470,6 +489,7 @@ static void dry_run_of_a_model(void)
 int main(void)
 {
     RUN(work_of_ops);
+    RUN(products_in_8_bits);
     RUN(kinds_of_work);
     RUN(launches);
     RUN(ring_costs);

@@ -30,6 +30,13 @@ def quantize(x, pow2):
     return codes.flatten().tolist(), bits(torch.stack(scales))
 
 
+def microscale(x):
+    groups = x.reshape(-1, 32)
+    scale = torch.exp2(torch.ceil(torch.log2((groups.abs().amax(dim=1) / 448.0).double()))).float()
+    codes = (groups / scale.unsqueeze(1)).to(torch.float8_e4m3fn).view(torch.uint8)
+    return codes.flatten().tolist(), scale.to(torch.float8_e8m0fnu).view(torch.uint8).tolist()
+
+
 def main():
     torch.manual_seed(16)
     x = torch.randn(ROWS, COLS) * torch.tensor([1.0, 1e-6, 300.0, 1.0]).unsqueeze(1)
@@ -53,6 +60,11 @@ def main():
         print("};")
     print("\n/* Bits of every code's value; of a NaN not compared. */")
     print(array("static const uint32_t torch_e4m3[256]", bits(every), 8, "0x%08x"))
+    print(array("static const uint32_t torch_e8m0[256]", bits(every.view(torch.float8_e8m0fnu)), 8, "0x%08x"))
+    print("\n/* MXFP8: codes, and e8m0 scales of groups of 32. */")
+    codes, scales = microscale(x)
+    print(array("static const uint8_t torch_mx_q[TORCH_ROWS * TORCH_COLS]", codes, 16, "0x%02x"))
+    print(array("static const uint8_t torch_mx_scale[TORCH_ROWS * TORCH_COLS / 32]", scales, 16, "0x%02x"))
     print("\n#endif")
 
 

@@ -40,6 +40,7 @@ static const OpKind special[OP_N] = {
     [OP_grouped_scaled]   = { WORK_GROUPED, 1 },
     [OP_grouped_swiglu]   = { WORK_GROUPED, 2 },
     [OP_grouped_dswiglu]  = { WORK_GROUPED, 2 },
+    [OP_grouped_gemm_fp8] = { WORK_GROUPED, 2 },
     [OP_attention_fwd]    = { WORK_ATTENTION, 1 },
     [OP_attention_bwd]    = { WORK_ATTENTION_BACK, 3 },   /* delta, matrix products, dq */
     [OP_rmsnorm_bwd]      = { WORK_MEMORY, 2 },           /* partial sums of dw, then their sum */
@@ -60,10 +61,19 @@ static Work work_of(int op, Part part)
     return k == WORK_ATTENTION ? WORK_VISION : k == WORK_ATTENTION_BACK ? WORK_VISION_BACK : k;
 }
 
+/* FLOPs at the rate of the dtype of the weights that take as long as these; hardware without 8-bit products
+ * emulates them. */
+static double wide_flops(const Hardware *h, int op, double flops)
+{
+    if ((op != OP_gemm_fp8 && op != OP_grouped_gemm_fp8) || h->fp8 <= 0) return flops;
+    return flops * h->bf16 * h->work[WORK_GEMM].flat / (h->fp8 * h->fp8_share);
+}
+
 static double op_seconds(const Timeline *p, int op, Part part, double flops, double bytes, double rows)
 {
     Work   k = work_of(op, part);
     double u = k == WORK_GROUPED ? p->uneven : 1;
+    flops = wide_flops(&p->hw, op, flops);
     double t = k == WORK_GROUPED ? grouped_seconds(&p->hw, u * flops, u * bytes, u * rows)
                                  : work_seconds(&p->hw, k, flops, bytes);
     return t * p->hw.slow[op];
