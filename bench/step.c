@@ -225,7 +225,7 @@ static Status open_and_predict(StepBench *b)
 static Status measure_train(StepBench *b, StepTimes *t)
 {
     if (b->brief) return OK;
-    TRY(step_train(b, &t->train));
+    TRY(step_train(b, t));
     if (!b->json) step_print_train(t);
     return OK;
 }

@@ -55,13 +55,13 @@ typedef struct StepTimes {
     int64_t launches;                                        /* of a step, by the host */
     double flops;                                            /* of the model, in a step */
     double train;                                            /* a step as step_train runs it; 0: --brief */
-    Energy energy;                                           /* of a step, of those with their parts apart */
+    Energy energy, train_energy;                             /* of a step: with its parts apart; of `train` */
 } StepTimes;
 
 static inline double step_seconds(const StepTimes *t) { return t->fwd + t->bwd + t->opt; }
 
 OptimConf   step_optim(int64_t number);
-MUST Status step_train(StepBench *b, double *seconds);       /* of a step as `treb train` runs it */
+MUST Status step_train(StepBench *b, StepTimes *out);        /* steps as `treb train` runs them */
 /* Documents of unequal lengths, without pictures, in place of those of the stream; it has as many. */
 MUST Status step_fill_ragged(StepBench *b);
 

@@ -81,19 +81,19 @@ void step_print_host(const StepBench *b, const StepTimes *t)
     putchar('\n');
 }
 
+static void print_energy(const StepTimes *t, const Energy *e)
+{
+    if (e->joules <= 0) return;
+    printf("energy %.1f J a step, %.0f W and %.0f MHz on average, %.2f TFLOP a joule\n", e->joules,
+           e->joules / e->seconds, e->mhz, t->flops / e->joules / 1e12);
+}
+
 void step_print_train(const StepTimes *t)
 {
     double s = step_seconds(t);
     printf("as treb train runs it: step %.1f ms (%+.1f %%), mfu %.1f %%\n", t->train * 1e3,
            100 * (t->train / s - 1), 100 * t->flops / t->train / t->peak);
-}
-
-static void print_energy(const StepTimes *t)
-{
-    const Energy *e = &t->energy;
-    if (e->joules <= 0) return;
-    printf("energy %.1f J a step, %.0f W and %.0f MHz on average, %.2f TFLOP a joule\n", e->joules,
-           e->joules / e->seconds, e->mhz, t->flops / e->joules / 1e12);
+    print_energy(t, &t->train_energy);
 }
 
 void step_print_ragged(const StepBench *b, const StepTimes *t, const StepTimes *r)
@@ -103,7 +103,7 @@ void step_print_ragged(const StepBench *b, const StepTimes *t, const StepTimes *
            "%.1f, norm and AdamW %.1f), %.4g TFLOP, mfu %.1f %%\n", (long long)b->stream.docs,
            (long long)b->shortest, (long long)b->longest, s * 1e3, 100 * (s / step_seconds(t) - 1),
            r->fwd * 1e3, r->bwd * 1e3, r->opt * 1e3, r->flops / 1e12, 100 * r->flops / s / r->peak);
-    print_energy(r);
+    print_energy(r, &r->energy);
 }
 
 void step_print_start(const StepBench *b)
@@ -128,7 +128,7 @@ void step_print(const StepBench *b, const StepTimes *t)
            "%%)\n", step_tokens(b) / s, f / 1e12, 100 * f / s / t->peak, t->peak / 1e12,
            100 * f / (t->fwd + t->bwd) / t->peak);
     step_print_host(b, t);
-    print_energy(t);
+    print_energy(t, &t->energy);
     if (*b->state) printf("GPU in the step: %s\n", b->state);
     if (t->busiest > 0) printf("busiest expert %.1fx the mean\n", t->busiest);
     print_parts(b, t);
@@ -155,6 +155,7 @@ Json *step_json(const StepBench *b, const StepTimes *t)
     if (t->energy.joules > 0) {
         json_object_set_new(o, "joules", json_real(t->energy.joules));
         json_object_set_new(o, "mhz", json_real(t->energy.mhz));
+        json_object_set_new(o, "train_joules", json_real(t->train_energy.joules));
     }
     json_object_set_new(o, "launches", json_integer(t->launches));
     json_object_set_new(o, "loss", json_real(b->losses.total * (double)b->micro));

@@ -38,7 +38,7 @@ static Status finish(TrainSteps *t, int64_t number)
 }
 
 /* The first two steps are not counted: the second is the first that follows another. */
-static Status run_steps(TrainSteps *t, double *seconds)
+static Status run_steps(TrainSteps *t, StepTimes *out)
 {
     double  took[MOST_STEPS], ended = 0;
     int64_t n = t->b->repeats, first = t->b->steps + 1, last = first + n + 1;
@@ -52,16 +52,29 @@ static Status run_steps(TrainSteps *t, double *seconds)
         ended = now;
     }
     t->b->steps = last;
-    *seconds = bench_middle(took, n);
+    out->train = bench_middle(took, n);
     return finish(t, last);
 }
 
-Status step_train(StepBench *b, double *seconds)
+/* Energy is that of all steps, of the first two as well. */
+static Status measure_steps(TrainSteps *t, StepTimes *out)
+{
+    EnergyMeter meter;
+    double      steps = (double)(t->b->repeats + 2);
+    energy_start(&meter, &t->b->e.be);
+    Status st = run_steps(t, out);
+    if (!st) st = backend_sync(&t->b->e.be);
+    out->train_energy = energy_stop(&meter);
+    out->train_energy.joules /= steps, out->train_energy.seconds /= steps;
+    return st;
+}
+
+Status step_train(StepBench *b, StepTimes *out)
 {
     TrainSteps t = { .b = b };
     for (int64_t i = 0; i < b->micro; i++) t.micro[i] = &b->stream;
     TRY(expert_counts_open(&t.counts, &b->e));
-    Status st = run_steps(&t, seconds);
+    Status st = measure_steps(&t, out);
     expert_counts_close(&t.counts);
     engine_drop_prefetched(&b->e);
     return st ? st : backend_sync(&b->e.be);
