@@ -165,7 +165,7 @@ static Status predict(StepBench *b)
     Load       load = load_of(&b->stream);
     TRY(find_hardware(b));
     if (!*b->hw.id) return OK;
-    TRY(timeline_open(&price, &b->hw, &conf));
+    TRY(timeline_open(&price, &b->hw, &conf, USUAL_UNEVEN));
     conf.meter = timeline_listener(price);
     Status st = engine_plan(&plan, &b->shape, &conf, &b->stream);
     timeline_close(price, &b->expected);

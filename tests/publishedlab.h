@@ -55,6 +55,22 @@ static inline Precision published_precision(const Json *o)
     return !strcmp(word, "bf16") ? PREC_BF16 : !strcmp(word, "fp8") ? PREC_FP8 : PREC_MXFP8;
 }
 
+static inline Graphs published_graphs(const Json *o)
+{
+    const char *word = json_string_value(json_object_get(o, "execution"));
+    if (!word || !strcmp(word, "eager")) return GRAPHS_NONE;
+    REQUIRE(!strcmp(word, "partial graphs") || !strcmp(word, "full graphs"), "execution %s", word);
+    return *word == 'p' ? GRAPHS_PARTIAL : GRAPHS_FULL;
+}
+
+static inline const EngineRow *published_engine(const Json *o)
+{
+    const char      *word = json_string_value(json_object_get(o, "engine"));
+    const EngineRow *e    = engine_row(word ? word : "megatron");
+    REQUIRE(e, "no engine %s", word);
+    return e;
+}
+
 static inline void published_task(PublishedRun *r, const Json *o)
 {
     const char *name = json_string_value(json_object_get(o, "model"));
@@ -62,23 +78,21 @@ static inline void published_task(PublishedRun *r, const Json *o)
     REQUIRE(m, "no model %s", name);
     r->model = *m;
     r->model.text.mtp = published_int(o, "mtp", (int)m->text.mtp);
-    r->task      = (Task){ .model          = &r->model,
-                           .gpus           = published_int(o, "gpus", 0),
-                           .seq            = published_int(o, "seq", 4096),
-                           .gbs            = published_int(o, "gbs", 0),
-                           .precision      = published_precision(o),
-                           .grad_bytes     = published_int(o, "grad_bytes", 0),
-                           .moment_bytes   = published_int(o, "moment_bytes", 0),
-                           .master_bytes   = 4,
-                           .imbalance      = published_number(o, "imbalance", 1),
-                           .foreign        = true,
-                           .unfused_logits = !published_flag(o, "fused_logits"),
-                           .thin_overlap   = true,
-                           .keep_core      = true,
-                           .keep_fc2       = published_flag(o, "keep_fc2"),
-                           .keep_master    = published_flag(o, "keep_master"),
-                           .fp8_stash      = published_flag(o, "fp8_activations"),
-                           .launch         = published_number(o, "launch", 0) };
+    r->task           = (Task){ .model        = &r->model,
+                                .gpus         = published_int(o, "gpus", 0),
+                                .seq          = published_int(o, "seq", 4096),
+                                .gbs          = published_int(o, "gbs", 0),
+                                .precision    = published_precision(o),
+                                .grad_bytes   = published_int(o, "grad_bytes", 2),
+                                .moment_bytes = published_int(o, "moment_bytes", 4),
+                                .master_bytes = 4,
+                                .imbalance    = published_number(o, "imbalance", 1),
+                                .graphs       = published_graphs(o),
+                                .keep_fc2     = published_flag(o, "keep_fc2"),
+                                .keep_master  = published_flag(o, "keep_master"),
+                                .fp8_stash    = published_flag(o, "fp8_activations") };
+    task_set_engine(&r->task, published_engine(o));
+    r->task.unfused_logits = !published_flag(o, "fused_logits");
     REQUIRE(!hardware_find(&r->task.hw, json_string_value(json_object_get(o, "hardware"))), "%s",
             status_text());
 }
@@ -108,7 +122,7 @@ static inline void published_row(PublishedRow *row, const char *line, const char
     if (after) published_run(&row->after, after);
 }
 
-enum { PUBLISHED_ROWS = 64 };
+enum { PUBLISHED_ROWS = 128 };
 
 typedef struct Published { PublishedRow row[PUBLISHED_ROWS]; int n; } Published;
 
@@ -170,11 +184,24 @@ static inline double predicted_ratio(const PublishedRow *row)
     return predicted_tokens(&row->run) / predicted_tokens(&row->after);
 }
 
+/* Tokens/s per GPU, where need be from TFLOP/s by our count of FLOPs. */
+static inline double measured_tokens(const PublishedRow *row)
+{
+    double tflops = published_number(row->json, "tflops", 0);
+    return published_number(row->json, "tokens_s",
+                            tflops * 1e12 / analytic_flops_token(&row->run.model, row->run.task.seq));
+}
+
+/* Predicted over measured. */
+static inline double speed_ratio(const PublishedRow *row)
+{
+    return predicted_tokens(&row->run) / measured_tokens(row);
+}
+
 /* TFLOP/s by our count of FLOPs and the published tokens/s. */
 static inline double counted_tflops(const PublishedRow *row)
 {
-    double tokens = published_number(row->json, "tokens_s", 0);
-    return tokens * analytic_flops_token(&row->run.model, row->run.task.seq) / 1e12;
+    return measured_tokens(row) * analytic_flops_token(&row->run.model, row->run.task.seq) / 1e12;
 }
 
 #endif

@@ -76,7 +76,7 @@ static void names_are_understood(void)
         const ModelRow *m = model_row(names[i][0]);
         EXPECT(m && !strcmp(m->name, names[i][1]), "%s is %s", names[i][0], m ? m->name : "nothing");
     }
-    EXPECT(!model_row("qwen3") && !model_row("qwen3-vl-31b") && !model_row("") && !model_row("deepseek-v3.2"),
+    EXPECT(!model_row("qwen3") && !model_row("qwen3-vl-31b") && !model_row("") && !model_row("deepseek-v9"),
            "a name that is none");
     EXPECT(!model_row_at(-1) && !model_row_at(1000), "past the ends");
 }

@@ -1,6 +1,7 @@
 /* tests/test_published.c -- the analytic model against published measurements (tests/published/): memory,
  * FLOPs, speed, single changes, long sequences. With --print: the comparison as Markdown tables. */
 #include "analyticlab.h"
+#include "plan/accuracy.h"
 #include "publishedlab.h"
 
 /* Measured memory is met within a tenth, or a note says why not; a run that fitted fits, one that ran out of
@@ -21,24 +22,87 @@ static void published_memories(void)
     EXPECT(close >= 15, "%d rows are met within a tenth", close);
 }
 
-/* FLOPs are counted as published, to four digits; times are within a quarter unless a note says why not. */
+/* The parts of a step are the step. */
+static void expect_parts(const PublishedRow *r)
+{
+    StepTime s   = predicted_time(&r->run);
+    double parts = s.gemm + s.experts + s.attention + s.memory + s.vision + s.tp + s.cp + s.ep + s.pp + s.dp +
+                   s.bubble + s.optimizer + s.launch;
+    EXPECT(fabs(parts / s.step - 1) < 1e-9, "%s: parts are %.4f of the step %.4f", r->id, parts, s.step);
+}
+
+/* A time is within a quarter, or a note says why not and `ratio` has the least and the most of predicted over
+ * measured speed: a note is no exemption. */
+static void expect_speed(const PublishedRow *r)
+{
+    const Json *range = json_object_get(r->json, "ratio");
+    double      low   = range ? json_number_value(json_array_get(range, 0)) : 0.75;
+    double      high = range ? json_number_value(json_array_get(range, 1)) : 1.25, ratio = speed_ratio(r);
+    EXPECT(!range || *r->note, "%s %s: a ratio without a note", r->id, r->what);
+    EXPECT(ratio >= low && ratio <= high, "%s %s: %.2f of the measured speed, not %.2f to %.2f", r->id,
+           r->what, ratio, low, high);
+}
+
+/* FLOPs are counted as published, to four digits. Of speeds that the engines were not fitted to four fifths
+ * are predicted within a quarter, and of all. */
 static void published_speeds(void)
 {
     const Published *p = published_open("speed");
-    int exact = 0, all = 0, quarter = 0;
+    int              exact = 0, all[2] = { 0 }, quarter[2] = { 0 };
     for (int i = 0; i < p->n; i++) {
         const PublishedRow *r = &p->row[i];
-        StepTime s = predicted_time(&r->run);
+        bool                held = published_flag(r->json, "held_out");
         if (published_flag(r->json, "exact"))            /* both numbers are rounded */
             near(r->id, counted_tflops(r), published_number(r->json, "tflops", 0), 6e-4), exact++;
-        double off = predicted_tokens(&r->run) / published_number(r->json, "tokens_s", 0) - 1;
-        if (!*r->note) EXPECT(fabs(off) < 0.25, "%s %s: %+.0f %%", r->id, r->what, 100 * off);
-        all++, quarter += fabs(off) < 0.25;
-        double parts = s.gemm + s.experts + s.attention + s.memory + s.vision + s.tp + s.cp + s.ep + s.pp
-                     + s.dp + s.bubble + s.optimizer + s.launch;
-        EXPECT(fabs(parts / s.step - 1) < 1e-9, "%s: parts are %.4f of the step %.4f", r->id, parts, s.step);
+        expect_speed(r);
+        expect_parts(r);
+        all[held]++, quarter[held] += fabs(speed_ratio(r) - 1) <= 0.25;
     }
-    EXPECT(exact >= 20 && 3 * quarter >= 2 * all, "%d exact, %d of %d within a quarter", exact, quarter, all);
+    printf("  within a quarter: %d of %d, and %d of %d held out\n", quarter[0], all[0], quarter[1], all[1]);
+    EXPECT(exact >= 20 && 5 * quarter[0] >= 4 * all[0], "%d exact, %d of %d", exact, quarter[0], all[0]);
+    EXPECT(all[1] >= 20 && 5 * quarter[1] >= 4 * all[1], "%d of %d held out", quarter[1], all[1]);
+}
+
+static int by_ratio(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* accuracy.def has what these rows give. */
+static void accuracy_is_what_was_measured(void)
+{
+    const Published *p = published_open("speed");
+    for (int k = 0; accuracy_at(k); k++) {
+        const AccuracyRow *a = accuracy_at(k);
+        double             ratio[PUBLISHED_ROWS];
+        int                n = 0;
+        for (int i = 0; i < p->n; i++)
+            if (accuracy_of(&p->row[i].run.task.hw, p->row[i].run.task.gpus) == a)
+                ratio[n++] = speed_ratio(&p->row[i]);
+        qsort(ratio, (size_t)n, sizeof *ratio, by_ratio);
+        int    out = n / 20; /* of ten, one is left out: half at each end */
+        double low = ratio[out], high = ratio[n - 1 - out];
+        EXPECT(n == a->runs && fabs(low - a->low) < 0.02 && fabs(high - a->high) < 0.02,
+               "ACCURACY(%s, %s, %d, %.2f, %.2f)", a->blackwell ? "true" : "false",
+               a->several ? "true" : "false", n, low, high);
+    }
+}
+
+/* Five layouts of Qwen3-235B on 256 H100 that one source measured, the fastest first; the first two are
+ * equal. */
+static void layouts_come_out_in_measured_order(void)
+{
+    static const char *const order[] = { "P1", "P2", "P31", "P32", "P33" };
+    const Published         *p       = published_open("speed");
+    double                   last = 0, step = 0;
+    for (int k = 0; k < 5; k++, last = step) {
+        int i = 0;
+        while (i < p->n && strcmp(p->row[i].id, order[k])) i++;
+        REQUIRE(i < p->n, "no row %s", order[k]);
+        step = predicted_time(&p->row[i].run).step;
+        EXPECT(step > last, "%s: %.1f s, the one before %.1f s", p->row[i].what, step, last);
+    }
 }
 
 /* A change that made a run faster is predicted to, and by about as much: the search depends on it. */
@@ -59,8 +123,8 @@ static void overlap_hides(void)
     static const double before[] = { 24.714, 41.25 }, after[] = { 20.992, 31.31 };
     const Published *p = published_open("change");
     for (int i = 0; i < 2; i++) {
-        near("before", predicted_time(&p->row[i].run).step, before[i], 0.1);
-        near("after", predicted_time(&p->row[i].after).step, after[i], 0.1);
+        near("before", predicted_time(&p->row[i].run).step, before[i], 0.15);
+        near("after", predicted_time(&p->row[i].after).step, after[i], 0.15);
     }
 }
 
@@ -97,8 +161,8 @@ static void print_speed(const PublishedRow *r)
 {
     static const char *const precisions[] = { "BF16", "FP8", "MXFP8" };
     const Candidate *c = &r->run.c;
-    double tokens = published_number(r->json, "tokens_s", 0), tflops = published_number(r->json, "tflops", 0);
-    double counted = counted_tflops(r), predicted = predicted_tokens(&r->run);
+    double tokens = measured_tokens(r), counted = counted_tflops(r), predicted = predicted_tokens(&r->run);
+    double tflops = published_number(r->json, "tflops", counted);
     printf("| %s | %s | %s | %d/%d/%d/%d | %.0f | %.1f | %.1f | %+.2f %% | %.0f | %+.0f %% | %s |\n", r->id,
            r->what, precisions[r->run.task.precision], c->tp, c->pp, c->vpp, c->ep, tokens, tflops, counted,
            100 * (counted / tflops - 1), predicted, 100 * (predicted / tokens - 1), r->note);
@@ -155,6 +219,8 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "--print")) return print_tables();
     RUN(published_memories);
     RUN(published_speeds);
+    RUN(accuracy_is_what_was_measured);
+    RUN(layouts_come_out_in_measured_order);
     RUN(faster_layouts_are_preferred);
     RUN(overlap_hides);
     RUN(long_sequences);

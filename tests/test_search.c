@@ -176,8 +176,11 @@ static void order_of_preference(void)
            "exact states");
     EXPECT(prefers(FOR_FIT, with(way(4, 8, 8, 1, 20), 0, 0, 3, 0), with(plain, 0, 0, 0, 0.25)),
            "offload last");
-    EXPECT(prefers(FOR_THROUGHPUT, with(way(4, 8, 8, 1, 20), 0, 0, 3, 0), with(plain, 0, 0, 0, 0.25)),
-           "offload last");
+    EXPECT(prefers(FOR_THROUGHPUT, way(4, 8, 8, 1, 10.9), with(plain, 0, 0, 2, 0)),
+           "exact states may cost 9 %%");
+    EXPECT(prefers(FOR_THROUGHPUT, with(plain, 0, 0, 2, 0), way(4, 8, 8, 1, 11.5)), "and not more");
+    EXPECT(prefers(FOR_THROUGHPUT, with(plain, 0, 0, 0, 0.25), with(way(4, 8, 8, 1, 20), 0, 0, 3, 0)),
+           "nor does no offload");
     EXPECT(prefers(FOR_FIT, way(1, 1, 8, 1, 20), way(1, 1, 16, 1, 10)), "experts inside a node");
     EXPECT(prefers(FOR_FIT, with(way(1, 16, 8, 1, 20), RE_FULL, 6, 0, 0), way(8, 1, 64, 1, 10)),
            "stages across it");
@@ -336,6 +339,8 @@ static void the_faster_of_published_rows_is_preferred(void)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         SearchAsk a = asked(rows[i].model, rows[i].hw, rows[i].gpus, 4096, rows[i].gbs);
         a.task.precision = rows[i].precision, a.task.imbalance = 1;
+        task_set_engine(&a.task, engine_row("megatron"));
+        a.task.graphs = strcmp(rows[i].row, "T7") ? GRAPHS_NONE : GRAPHS_PARTIAL;
         EXPECT_OK(search_fix(&a.fix, rows[i].both));
         double fast = seconds_of(a, rows[i].faster), slow = seconds_of(a, rows[i].slower);
         printf("  %-4s %s %.3g s, %s %.3g s\n", rows[i].row, rows[i].faster, fast, rows[i].slower, slow);

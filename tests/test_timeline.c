@@ -3,6 +3,7 @@
 #include "lab.h"
 #include "base/rng.h"
 #include "ops/ops.h"
+#include "plan/engines.h"
 #include "plan/timeline.h"
 
 static bool near(double a, double b) { return fabs(a - b) <= 1e-9 + 1e-6 * fabs(b); }
@@ -29,7 +30,7 @@ typedef struct Bench {
 
 static void begin(Bench *b)
 {
-    EXPECT_OK(timeline_open(&b->p, &b->hw, &b->conf));
+    EXPECT_OK(timeline_open(&b->p, &b->hw, &b->conf, USUAL_UNEVEN));
     b->m = timeline_listener(b->p);
 }
 static void end(Bench *b) { timeline_close(b->p, &b->t), b->p = NULL; }
@@ -135,15 +136,18 @@ static void ring_costs(void)
     end(&b);
     EXPECT(near(b.t.exposed[GR_dp_cp], 7 + 3.5), "%g", b.t.exposed[GR_dp_cp]);
     EXPECT(near(b.t.exposed[GR_tp], 14 + 7), "%g", b.t.exposed[GR_tp]);
-    EXPECT(near(b.t.exposed[GR_edp], 10 + 3 + 2), "%g", b.t.exposed[GR_edp]);
+    EXPECT(near(b.t.exposed[GR_edp], 10 / 0.97 + 3 + 2), "%g", b.t.exposed[GR_edp]);
     EXPECT(near(b.t.exposed[GR_cp], 5 + 2), "%g", b.t.exposed[GR_cp]);
-    EXPECT(near(b.t.comm[GR_edp], 15) && near(b.t.forward, 10.5 + 21 + 15 + 7), "%g", b.t.forward);
+    double across = 10 / 0.97 + 5; /* a ring over two nodes loses 3 % */
+    EXPECT(near(b.t.comm[GR_edp], across) && near(b.t.forward, 10.5 + 21 + across + 7), "%g", b.t.forward);
 }
 
-/* Compute between start and join hides a call; a link carries one call at a time. */
+/* Compute between start and join hides a share of a call and is slower meanwhile; a link carries one call at
+ * a time. */
 static void exposed_and_hidden(void)
 {
     Bench b = { .hw = plain() };
+    double held = engine_row_at(0)->held, left = 1 - engine_row_at(0)->dp_hides;
     begin(&b);
     phase(&b, COST_FORWARD, 0, false);
     call(&b, GR_dp_cp, 3, CALL_ALL_GATHER, 2, 2, 200000000, 0);      /* 2 s */
@@ -155,7 +159,8 @@ static void exposed_and_hidden(void)
     join(&b, GR_dp_cp, 3);
     join(&b, GR_edp, 3);
     end(&b);
-    EXPECT(near(b.t.exposed[GR_dp_cp], 1) && near(b.t.exposed[GR_edp], 3) && near(b.t.forward, 10),
+    EXPECT(near(b.t.exposed[GR_dp_cp], 2 * left + 1 - held) && near(b.t.exposed[GR_edp], 3) &&
+               near(b.t.forward, 10 + 2 * left + 2 * held),
            "%g %g %g", b.t.exposed[GR_dp_cp], b.t.exposed[GR_edp], b.t.forward);
 }
 
@@ -184,6 +189,7 @@ static void end_of_a_step(void)
 {
     Bench b = { .hw = plain() };
     DryStep d;
+    double  held = 3 * engine_row_at(0)->held;
     begin(&b);
     phase(&b, COST_FORWARD, 0, false),  op(&b, OP_gemm, 2e12, 0);
     phase(&b, COST_BACKWARD, 0, false), op(&b, OP_gemm, 4e12, 0);
@@ -196,10 +202,10 @@ static void end_of_a_step(void)
     call(&b, GR_dp_cp, 0, CALL_ALL_GATHER, 2, 2, 600000000, 0);
     phase(&b, COST_GATHER, 0, true), join(&b, GR_dp_cp, 0);
     end(&b);
-    EXPECT(near(b.t.last.seconds, 0) && near(b.t.update.seconds, 3) && near(b.t.update.work, 1) &&
+    EXPECT(near(b.t.last.seconds, held) && near(b.t.update.seconds, 3 - held) && near(b.t.update.work, 1) &&
                near(b.t.gather.seconds, 6),
            "%g %g %g", b.t.last.seconds, b.t.update.seconds, b.t.gather.seconds);
-    EXPECT(near(b.t.update.exposed[GR_dp_cp], 2) && near(b.t.once_comm[GR_dp_cp], 11), "%g",
+    EXPECT(near(b.t.update.exposed[GR_dp_cp], 2 - held) && near(b.t.once_comm[GR_dp_cp], 11), "%g",
            b.t.update.exposed[GR_dp_cp]);
     StepAsk ask = { .hw = &b.hw, .pipe = { 1, 1, 5, 0, 0 }, .dtype = F32, .ranks = 2, .tokens = 370,
                     .flops = 74e12 };
@@ -207,7 +213,8 @@ static void end_of_a_step(void)
     EXPECT(near(d.step, 5 * 6 + 3 + 4), "%g: the first forward hides 2 of 6", d.step);
     EXPECT(near(d.tokens_s, 10) && near(d.model_tflops, 1) && near(d.mfu, 1) && near(d.error, 0.25), "%g %g",
            d.tokens_s, d.model_tflops);
-    EXPECT(near(d.compute, 30) && near(d.optimizer, 1) && near(d.bubble, 0), "%g %g", d.compute, d.bubble);
+    EXPECT(near(d.compute, 30 + held) && near(d.optimizer, 1) && near(d.bubble, 0), "%g %g", d.compute,
+           d.bubble);
     double parts = d.compute + d.optimizer + d.bubble + d.launch;
     for (int g = 0; g < LEDGER_GROUPS; g++) parts += d.exposed[g];
     EXPECT(near(parts, d.step), "parts are %g, the step %g", parts, d.step);
@@ -391,7 +398,8 @@ static void overlap_hides(void)
     t[0].run[0][0].seconds += 2, t[0].run[0][0].exposed[GR_etp_ep] = 2;
     t[0].run[0][1].seconds += 4, t[0].run[0][1].exposed[GR_ep_inter_node] = 4;
     EXPECT_OK(schedule_open(&x, t, &s, &hw));
-    double saved = 3 * 0.45 * 6 * 0.9;                           /* three overlapped pairs; 16 of 160 SMs */
+    const EngineRow *e     = engine_row_at(0);
+    double           saved = 3 * e->hides * 6 * (1 - e->held); /* three overlapped pairs */
     EXPECT(near(x.end, 4 * 36 - saved) && near(x.hidden[0], saved), "%g, want %g", x.end, 4 * 36 - saved);
     schedule_close(&x);
 }
@@ -446,7 +454,7 @@ static void plan_tiny(StageTime *t, EnginePlan *plan, const Hardware *hw, int ra
     StreamShape ss = shape_stream(&s);
     Stream full = stream_full(&ss, &conf.budget);
     Timeline *p;
-    EXPECT_OK(timeline_open(&p, hw, &conf));
+    EXPECT_OK(timeline_open(&p, hw, &conf, USUAL_UNEVEN));
     conf.meter = timeline_listener(p);
     EXPECT_OK(engine_plan(plan, &s, &conf, &full));
     timeline_close(p, t);

@@ -13,8 +13,8 @@
  *
  * parallel/dispatch_*.c defines `const DispatchOps dispatch_<name>`. moe.dispatcher = auto takes the first
  * row that is two_level if experts are on several nodes and not if they are on one, and that maps if the
- * ranks of a node can map each other's memory and not if they cannot. The analytic model gives every row that
- * is not two_level the cost of alltoall. */
+ * ranks of a node can map each other's memory and not if they cannot. The analytic model prices a dispatch by
+ * two_level and by maps. */
 #ifndef BASE_DISPATCHERS_H
 #define BASE_DISPATCHERS_H
 

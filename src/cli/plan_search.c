@@ -1,6 +1,7 @@
 /* cli/plan_search.c -- see plan_search.h. Prints the ranking and writes the first as a recipe. */
 #include "cli/plan_search.h"
 
+#include "base/folder.h"
 #include "base/str.h"
 #include "cli/options.h"
 #include "plan/search.h"
@@ -11,9 +12,11 @@
 #include <string.h>
 
 typedef struct SearchOptions {
-    const char *hardware, *model, *precision, *objective, *fix, *out, *targets;
+    const char *hardware, *model, *precision, *objective, *fix, *out, *targets, *engine, *graphs;
     int64_t     gpus, seq, gbs, images, picture, per_node, top, lora;        /* 0: not given */
-    double      imbalance;
+    int64_t     mtp;                                                         /* -1: as the model has */
+    double      imbalance, network;
+    ModelRow    loaded; /* of --model PATH */
     bool        json, no_dry, frozen;
     PlainArgs   plain;                   /* section.key=value */
 } SearchOptions;
@@ -27,7 +30,8 @@ bool search_asked(int argc, char **argv)
 
 static const Option options[] = {
     OPTION_INT(SearchOptions, gpus, "--gpus", "N", 1, 1 << 20, "GPUs to use; required"),
-    OPTION_TEXT(SearchOptions, model, "--model", "NAME", "such as qwen3-30b-a3b; required"),
+    OPTION_TEXT(SearchOptions, model, "--model", "NAME",
+                "such as qwen3-30b-a3b, or a folder with config.json; required"),
     OPTION_TEXT(SearchOptions, hardware, "--hardware", "ID", "a GPU by name, or `this`; h100"),
     OPTION_INT(SearchOptions, seq, "--seq", "N", 16, 10000000, "tokens of a sequence; 4096"),
     OPTION_INT(SearchOptions, gbs, "--gbs", "N", 1, 1 << 24, "sequences of a step over all GPUs; 16 a GPU"),
@@ -40,11 +44,17 @@ static const Option options[] = {
                 "what is ranked first; throughput"),
     OPTION_TEXT(SearchOptions, fix, "--fix", "tp=2,ep=8,...",
                 "what not to search: tp, cp, pp, vpp, ep, etp, zero, mbs, recompute, states, offload, "
-                "dispatch, overlap"),
+                "dispatch, overlap, replicas"),
     OPTION_TEXT(SearchOptions, precision, "--precision", "bf16|fp8|mxfp8", "of the products; bf16"),
     OPTION_REAL(SearchOptions, imbalance, "--imbalance", "X", 1, 1000,
                 "rows of the busiest rank over the mean; 1.15"),
     OPTION_INT(SearchOptions, top, "--top", "N", 1, 100, "layouts to list; 5"),
+    OPTION_TEXT(SearchOptions, engine, "--engine", "NAME",
+                "whose step is predicted: treb, megatron, automodel or torchtitan; treb"),
+    OPTION_TEXT(SearchOptions, graphs, "--graphs", "none|partial|full", "what is in CUDA graphs; none"),
+    OPTION_REAL(SearchOptions, network, "--network", "GBITS", 0.1, 100000,
+                "Gb/s of the network for each GPU; the hardware's"),
+    OPTION_INT(SearchOptions, mtp, "--mtp", "N", 0, 8, "layers that predict further tokens; the model's"),
     OPTION_FLAG(SearchOptions, no_dry, "--no-dry-run", "rank by the analytic model alone"),
     OPTION_INT(SearchOptions, lora, "--lora", "R", 1, 65536, "adapters of this rank: lora.rank=R"),
     OPTION_TEXT(SearchOptions, targets, "--targets", "WORDS", "with --lora: lora.target_modules=[WORDS]"),
@@ -61,8 +71,17 @@ const Usage usage_plan_search = {
 
 static Status read_options(SearchOptions *w, int argc, char **argv)
 {
-    *w = (SearchOptions){ .hardware = "h100", .seq = 4096, .precision = "bf16", .objective = "throughput",
-                          .fix = "", .top = 5, .imbalance = 1.15, .plain = { .most = PLAIN_ANY } };
+    *w = (SearchOptions){ .hardware  = "h100",
+                          .seq       = 4096,
+                          .precision = "bf16",
+                          .objective = "throughput",
+                          .fix       = "",
+                          .top       = 5,
+                          .imbalance = 1.15,
+                          .engine    = "treb",
+                          .graphs    = "none",
+                          .mtp       = -1,
+                          .plain     = { .most = PLAIN_ANY } };
     return options_parse(argc, argv, options, w, &w->plain);
 }
 
@@ -111,16 +130,18 @@ static Status read_adapters(Config *recipe, const SearchOptions *w)
     return OK;
 }
 
-static Status find_model(Task *t, const char *name)
+static Status find_model(Task *t, const char *name, ModelRow *loaded)
 {
-    char known[768] = "";
+    char known[1536] = "";
     if (!name) return fail(E_CONFIG, "plan: --model is missing; for example --model qwen3-30b-a3b");
+    if (file_is(name)) return t->model = loaded, model_row_load(loaded, name);
     if ((t->model = model_row(name))) return OK;
     for (int i = 0; model_row_at(i); i++) {
         size_t at = strlen(known);
         snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", model_row_at(i)->name);
     }
-    return fail(E_CONFIG, "--model %s: unknown; known are %s", name, known);
+    return fail(E_CONFIG, "--model %s: neither a folder with config.json nor known; known are %s", name,
+                known);
 }
 
 static Status pick(const char *option, const char *word, const char *const *list, int n, int *at)
@@ -131,23 +152,46 @@ static Status pick(const char *option, const char *word, const char *const *list
                 n > 2 ? list[2] : "");
 }
 
-static Status read_task(Task *t, const SearchOptions *w)
+/* Whose steps, with which graphs. */
+static Status read_engine(Task *t, const SearchOptions *w)
+{
+    static const char *const graphs[] = { "none", "partial", "full" }; /* as Graphs */
+    const EngineRow         *e        = engine_row(w->engine);
+    int                      at       = 0;
+    if (!e) return fail(E_CONFIG, "--engine %s: expected treb, megatron, automodel or torchtitan", w->engine);
+    task_set_engine(t, e);
+    TRY(pick("--graphs", w->graphs, graphs, 3, &at));
+    return t->graphs = (Graphs)at, OK;
+}
+
+/* A copy of the model's row with as many MTP layers as asked. */
+static void set_mtp(Task *t, SearchOptions *w)
+{
+    if (w->mtp < 0 || w->mtp == t->model->text.mtp) return;
+    if (t->model != &w->loaded) w->loaded = *t->model;
+    w->loaded.text.mtp = w->mtp, t->model = &w->loaded;
+}
+
+static Status read_task(Task *t, SearchOptions *w)
 {
     static const char *const precisions[] = { "bf16", "fp8", "mxfp8" };      /* as Precision */
     int precision = 0;
-    TRY(find_model(t, w->model));
+    TRY(find_model(t, w->model, &w->loaded));
+    set_mtp(t, w);
     TRY(hardware_find(&t->hw, w->hardware));
+    TRY(read_engine(t, w));
+    if (w->network > 0) t->hw.inter_bw = w->network / 8 * 1e9;
     t->gpus = (int)w->gpus, t->seq = w->seq, t->gbs = w->gbs ? w->gbs : 16 * w->gpus;
     t->patches = w->images, t->picture = w->picture, t->frozen_vision = w->frozen,
     t->imbalance = w->imbalance;
     if (w->per_node) t->hw.domain = (int)w->per_node;
     else if (w->gpus > t->hw.domain) t->hw.domain = hardware_node(&t->hw, w->gpus);
     TRY(pick("--precision", w->precision, precisions, 3, &precision));
-    t->precision = (Precision)precision;
+    t->precision = (Precision)precision, t->fp8_stash = precision != PREC_BF16;
     return OK;
 }
 
-static Status read_ask(SearchAsk *a, const SearchOptions *w)
+static Status read_ask(SearchAsk *a, SearchOptions *w)
 {
     static const char *const objectives[] = { "throughput", "fit" };         /* as Objective */
     int objective = 0;
@@ -245,7 +289,7 @@ static Status search_and_print(Search *s, const SearchAsk *a, const SearchOption
     return st;
 }
 
-static Status search(const SearchOptions *w, int argc, char **argv)
+static Status search(SearchOptions *w, int argc, char **argv)
 {
     SearchAsk a;
     Config    recipe;

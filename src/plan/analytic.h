@@ -8,18 +8,24 @@
 
 #include "base/dispatchers.h"
 #include "nn/layer_kind.h"
+#include "plan/engines.h"
 #include "plan/hardware.h"
 
 typedef struct ModelRow {
     const char *name;                    /* qwen3-30b-a3b */
     const char *preset;                  /* its name in model/presets.c; NULL: it can only be planned */
     const char *also;                    /* other names of the same, with commas between */
+    const char *path; /* of its config.json, if a family here builds it; NULL: not by path */
     TextShape   text;
     VisionShape vision;
 } ModelRow;
 
 const ModelRow *model_row(const char *name);                  /* NULL: none such; hub names are understood */
 const ModelRow *model_row_at(int i);                          /* NULL past the last */
+/* A model from a folder with config.json, or from the file; the row keeps the path. */
+MUST Status     model_row_load(ModelRow *m, const char *path);
+
+static inline bool model_builds(const ModelRow *m) { return m->preset || m->path; } /* it trains here */
 
 typedef enum { PREC_BF16, PREC_FP8, PREC_MXFP8 } Precision;
 
@@ -41,6 +47,8 @@ typedef struct Task {
     int       grad_bytes, moment_bytes;  /* 4 or 2 */
     int       master_bytes;              /* 4, or 2 beside bf16 weights */
     double    imbalance;                 /* rows of the busiest rank over the even share */
+    const EngineRow  *engine;                    /* NULL: this trainer */
+    Graphs            graphs;                    /* what is captured into CUDA graphs */
     /* What other trainers do and this one does not; published measurements need it. */
     bool      foreign;                   /* another trainer: what the arenas here add is not counted */
     bool      unfused_logits;            /* of all tokens at once, in bf16 and f32 */
@@ -49,9 +57,20 @@ typedef struct Task {
     bool      fp8_stash;                 /* inputs of products are kept in 8 bits */
     bool      fp8_weights;               /* so are weights, with a transposed copy and scales */
     bool      thin_overlap;              /* layers are freed as the next ones fill: no second micro-batch */
-    bool      keep_master;               /* offload moves the moments, the f32 weights stay */
-    double    launch;                    /* seconds a kernel costs the host; 0: as hw says */
+    bool              keep_master;               /* offload moves the moments, the f32 weights stay */
 } Task;
+
+static inline const char *task_engine_name(const Task *t)
+{
+    return t->engine ? t->engine->help : engine_row_at(0)->help;
+}
+
+/* Makes the task one of another trainer: its costs, and what it keeps in memory. */
+static inline void task_set_engine(Task *t, const EngineRow *e)
+{
+    t->engine  = e;
+    t->foreign = t->unfused_logits = t->keep_core = t->thin_overlap = e != engine_row_at(0);
+}
 
 /* Words of memory.recompute as bits. */
 enum { RE_CORE = 1, RE_NORM = 2, RE_MOE_ACT = 4, RE_MLP = 8, RE_MOE = 16, RE_SHARED = 32, RE_UP_PROJ = 64,
@@ -64,6 +83,7 @@ extern const RecomputeBit recompute_bits[RE_BITS];            /* for people the 
 typedef struct Candidate {
     int      tp, cp, pp, vpp, ep, etp, mbs, zero;
     int      cp_inner;                    /* ranks of cp that exchange heads before the ring; 0, 1: none */
+    int          replicas;                    /* complete sets of shards (HSDP); 0, 1: one */
     unsigned recompute;
     double   offload;                    /* share of the optimizer state on the host */
     DispatcherId dispatch;

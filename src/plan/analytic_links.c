@@ -9,12 +9,12 @@ static double intra_rate(const Hardware *h) { return h->intra_bw * h->intra_shar
 static double inter_rate(const Hardware *h) { return h->inter_bw * h->inter_share; }
 
 /* Bytes a second into one rank of a group of n whose members are `stride` ranks apart: a ring leaves a domain
- * once for all members inside it, each over its own GPU's network. */
+ * once for all members inside it, each over its own GPU's network, which many nodes slow down. */
 static double group_rate(const Hardware *h, double n, double stride)
 {
     if (n * stride <= h->domain) return intra_rate(h);
-    double inside = h->domain / stride;
-    return fmin(intra_rate(h), inter_rate(h) * (inside > 1 ? inside : 1));
+    double inside = h->domain / stride, nodes = n / fmax(inside, 1);
+    return fmin(intra_rate(h), inter_rate(h) * ring_share(nodes) * fmax(inside, 1));
 }
 
 static double group_delay(const Hardware *h, double n, double stride)
@@ -63,10 +63,13 @@ double ep_pass(const Task *t, const Candidate *c)
         inter = sent * (n - inside) / n;
         delay *= fmin(n - 1, 16);                            /* messages to all, posted at once */
     } else {
-        intra = row * parts_touched(m, c->ep) * c->etp * (inside - 1) / inside;
+        double rows_of = dispatcher_rows[c->dispatch].maps ? (double)m->K : parts_touched(m, c->ep);
+        intra          = row * rows_of * c->etp * (inside - 1) / inside; /* mapped: a row for each expert */
         inter = nodes > 1 ? row * parts_touched(m, nodes) * (nodes - 1) / nodes : 0;
     }
-    return intra / intra_rate(h) + inter / inter_rate(h) + delay;
+    return (intra / intra_rate(h) + inter / inter_rate(h)) *
+               task_engine(t)->dispatch[dispatcher_rows[c->dispatch].two_level] +
+           delay;
 }
 
 /* Backward gathers rows for the gradient of the second weight and for that of the first, and reduces the
@@ -135,7 +138,16 @@ double pp_micro(const Task *t, const Candidate *c)
     bool   local = t->gpus <= h->domain;
     double once = bytes / (local ? intra_rate(h) : inter_rate(h));
     double delay = local ? h->intra_delay : h->inter_delay;
-    return c->vpp == 1 ? 2 * (once + delay) : 2 * c->vpp * delay;      /* interleaved: sent ahead */
+    return 2 * c->vpp * (once + delay);
+}
+
+/* What communication beside `window` seconds of compute adds to them: what does not hide, and the slow-down
+ * of compute meanwhile. */
+static double beside(const Task *t, double seconds, double window)
+{
+    const EngineRow *e      = task_engine(t);
+    double           hidden = fmin(e->dp_hides * seconds, window);
+    return seconds - hidden + e->held * hidden;
 }
 
 double dp_exposed(const Task *t, const Candidate *c, const StageParams *p, double forward, double backward)
@@ -143,17 +155,19 @@ double dp_exposed(const Task *t, const Candidate *c, const StageParams *p, doubl
     const Hardware *h = &t->hw;
     const double stride[SHARERS] = { 1, c->tp, (double)c->ep * c->etp };
     double g = t->grad_bytes, w = stage_weight_bytes(t), M = task_micros(t, c);
-    double reduce = 0, gather = 0, frozen = 0;
+    double          reduce = 0, gather = 0, frozen = 0, across = 0, sets = c->replicas > 1 ? c->replicas : 1;
     for (int i = 0; i < SHARERS; i++) {
         double n = task_sharers(t, c, i);
         reduce += collective(h, g * p->trained[i], n, stride[i]);
         gather += collective(h, w * p->trained[i], n, stride[i]);
         frozen += collective(h, w * p->frozen[i], n, stride[i]);
+        across += 2 * collective(h, g * p->trained[i] / n, sets, stride[i] * n);
     }
-    if (c->zero == 0) return fmax(0, 2 * reduce - backward);           /* an all-reduce is both halves */
-    double once = fmax(0, reduce - backward), first = fmax(0, gather - forward);
-    if (c->zero == 1) return once + first;
-    if (c->zero == 2) return M * once + first;
+    if (c->zero == 0) return beside(t, 2 * reduce, backward); /* an all-reduce is both halves */
+    double once = beside(t, reduce, backward), first = beside(t, gather, forward);
+    double sum = beside(t, across, backward); /* over sets of shards, once a step */
+    if (c->zero == 1) return sum + once + first;
+    if (c->zero == 2) return sum + M * once + first;
     gather += frozen;                                                  /* frozen weights are sharded too */
-    return M * (fmax(0, gather - forward) + fmax(0, p->again * gather + reduce - backward));
+    return sum + M * (beside(t, gather, forward) + beside(t, p->again * gather + reduce, backward));
 }

@@ -43,6 +43,8 @@ typedef struct StageLayers {
 void   stage_layers(StageLayers *s, const Task *t, const Candidate *c, int stage);
 void   chunk_layers(StageLayers *s, const Task *t, const Candidate *c, int stage, int v);   /* of its v-th */
 
+static inline const EngineRow *task_engine(const Task *t) { return t->engine ? t->engine : engine_row_at(0); }
+
 static inline int task_classes(const Task *t) { return t->lora ? t->lora->classes : PLAIN_CLASSES; }
 
 static inline LayerClass task_class(const Task *t, int i)
@@ -66,8 +68,8 @@ static inline const Description *class_description(const Task *t, LayerClass k)
 void   layer_bytes(LayerBytes *b, const Task *t, const Candidate *c, LayerClass k);
 double layer_kept(const LayerBytes *b, const Task *t, unsigned recompute);
 
-/* Ranks that have the same part of a parameter: of what tp does not cut all of a stage, of what it does those
- * of dp and cp, of experts those of edp. */
+/* Ranks that share a part of a parameter, of one set of shards: of what tp does not cut all of a stage, of
+ * what it does those of dp and cp, of experts those of edp. */
 enum { BY_STAGE, BY_DP, BY_EDP, SHARERS };
 
 /* Parameters of a rank: trained and frozen. Sharded ones are gathered by units, and gradients are reduced so:
@@ -105,8 +107,8 @@ static inline double task_edp(const Task *t, const Candidate *c)
 
 static inline double task_sharers(const Task *t, const Candidate *c, int by)
 {
-    double dp = task_dp(t, c) * c->cp;
-    return by == BY_EDP ? task_edp(t, c) : by == BY_STAGE && !t->foreign ? dp * c->tp : dp;
+    double sets = c->replicas > 1 ? c->replicas : 1, dp = task_dp(t, c) * c->cp / sets;
+    return by == BY_EDP ? task_edp(t, c) / sets : by == BY_STAGE && !t->foreign ? dp * c->tp : dp;
 }
 
 static inline double params_here(const double n[SHARERS]) { return n[BY_STAGE] + n[BY_DP] + n[BY_EDP]; }

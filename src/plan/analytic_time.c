@@ -2,12 +2,11 @@
  * one after the other, the bubble of the pipeline, exposed communication, the optimizer. */
 #include "plan/analytic_time.h"
 
-/* Kernels that the host starts for a layer and a micro-batch, forward and backward. */
-enum { KERNELS_MOE = 150, KERNELS_DENSE = 60, KERNELS_BLOCK = 50, KERNELS_ADAPTER = 10, COMM_SMS = 24 };
+/* Share of a layer's host time that a word of memory.recompute adds. */
+static const double HOST_WORD = 0.03;
 
-/* Largest share of token dispatch that overlap hides: from a public profile of plain all-to-alls, and from
- * what published steps of the fused kernels leave over. */
-static double most_hidden(DispatcherId d) { return dispatcher_rows[d].two_level ? 0.60 : 0.45; }
+/* Kernels that the host starts for a layer and a micro-batch, forward and backward. */
+enum { KERNELS_MOE = 150, KERNELS_DENSE = 60, KERNELS_ADAPTER = 10 };
 
 /* One micro-batch: of a layer, then of a stage. Numbers only: they are added as one vector. */
 typedef struct Micro {
@@ -20,7 +19,7 @@ static double micro_sum(const Micro *m)
     return m->gemm + m->experts + m->attention + m->memory + m->vision + m->tp + m->cp + m->ep + m->launch;
 }
 
-/* Kernels of a layer: a third of them forward; and those of its adapters. */
+/* Kernels of a layer over those of a MoE layer: a third of them forward; and those of its adapters. */
 static double kernels(LayerClass k)
 {
     const LoraLayer *x = k.lora;
@@ -36,22 +35,31 @@ static void class_time(Micro *m, const Task *t, const Candidate *c, LayerClass k
 {
     LayerTime l;
     bool full = c->recompute & RE_FULL && (!k.lora || k.lora->back);
+    const EngineRow *e    = task_engine(t);
     layer_time(&l, t, c, k);
     double work = l.gemm[0] + l.gemm[1] + l.experts[0] + l.experts[1] + l.attention[0] + l.attention[1]
                 + l.memory + l.replay;
     double dispatch = l.passes > 0 ? l.passes * ep_pass(t, c) : 0, slower = 0;
     if (c->overlap && dispatch > 0) {
-        double hidden = fmin(most_hidden(c->dispatch) * dispatch, work);
-        slower = hidden * fmin(COMM_SMS / (double)t->hw.sms, 0.25);   /* SMs that move rows compute nothing */
+        double hidden = fmin(e->hides * dispatch, work);
+        slower        = hidden * e->held;
         dispatch -= hidden;
     }
     double tp = tp_layer(t, c, k, true) * (full ? 2 : 1) + tp_layer(t, c, k, false);
-    double ring = cp_layer(t, c, k, &l), host = kernels(k) * (t->launch > 0 ? t->launch : t->hw.launch);
-    *m = (Micro){ .gemm = l.gemm[0] + l.gemm[1], .experts = l.experts[0] + l.experts[1],
-                  .attention = l.attention[0] + l.attention[1], .memory = l.memory + l.replay + slower,
-                  .replay = l.replay, .tp = tp, .cp = ring, .ep = dispatch,
-                  .launch = fmax(0, host - work - slower - tp - ring - dispatch),
-                  .forward = l.gemm[0] + l.experts[0] + l.attention[0] + l.memory / 3 };
+    double ring = cp_layer(t, c, k, &l), host = 1e-3 * e->host[t->graphs] * kernels(k) / KERNELS_MOE;
+    double wait = dispatch > 0 ? 1e-3 * e->wait * e->host[t->graphs] / e->host[GRAPHS_NONE] : 0;
+    if (dispatcher_rows[c->dispatch].two_level) wait = 0;
+    host *= full ? 4.0 / 3 : 1 + HOST_WORD * __builtin_popcount(c->recompute);
+    *m          = (Micro){ .gemm      = l.gemm[0] + l.gemm[1],
+                           .experts   = l.experts[0] + l.experts[1],
+                           .attention = l.attention[0] + l.attention[1],
+                           .memory    = l.memory + l.replay + slower,
+                           .replay    = l.replay,
+                           .tp        = tp,
+                           .cp        = ring,
+                           .ep        = dispatch,
+                           .launch    = fmax(wait, host - work - slower - tp - ring - dispatch),
+                           .forward   = l.gemm[0] + l.experts[0] + l.attention[0] + l.memory / 3 };
     m->backward = work - m->forward;
 }
 

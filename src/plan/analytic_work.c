@@ -6,13 +6,14 @@
  * that are sorted by expert and back. */
 #include "plan/analytic_time.h"
 
-enum { TILE_M = 128, TILE_N = 256, INNER = 512, ROWS = 128 };
+enum { TILE_M = 128, TILE_N = 256, INNER = 512, ROWS = 128, UNFUSED = 45 };
 
 static double peak(const Task *t)
 {
     const Hardware *h = &t->hw;
-    if (t->precision == PREC_BF16 || h->fp8 <= 0) return h->bf16 * h->work[WORK_GEMM].flat;
-    return h->fp8 * h->fp8_share;
+    const EngineRow *e = task_engine(t);
+    if (t->precision == PREC_BF16 || h->fp8 <= 0) return h->bf16 * h->work[WORK_GEMM].flat / e->gemm;
+    return h->fp8 * h->fp8_share / e->fp8;
 }
 
 static double waves(const Hardware *h, double m, double n)       /* share of multiprocessors at work */
@@ -28,7 +29,7 @@ static double product(const Task *t, double m, double n, double k)
 
 static double bytes_time(const Task *t, double bytes)
 {
-    return bytes / (t->hw.memory_bw * t->hw.work[WORK_MEMORY].flat);
+    return bytes * task_engine(t)->memory / (t->hw.memory_bw * t->hw.work[WORK_MEMORY].flat);
 }
 
 /* Products with the r columns of adapters that move so many values: their bytes, unless r is large. */
@@ -70,7 +71,9 @@ static void step_time(LayerTime *l, const Task *t, const RankShape *r, const Lay
 
 static void core_time(LayerTime *l, const Task *t, const Candidate *c, const LayerStep *s, bool back)
 {
-    double macs = task_tokens(t, c) * core_macs(s, (double)t->seq) / c->tp, bf16 = t->hw.bf16;
+    double           macs = task_tokens(t, c) * core_macs(s, (double)t->seq) / c->tp;
+    const EngineRow *e    = task_engine(t);
+    double           bf16 = t->hw.bf16 / (s->macs_pair > 0 ? e->attention : e->delta);
     l->attention[0] += 2 * macs / (bf16 * t->hw.work[WORK_ATTENTION].flat);
     if (back) l->attention[1] += 4 * macs / (bf16 * t->hw.work[WORK_ATTENTION_BACK].flat);
 }
@@ -81,7 +84,8 @@ static void steps_time(LayerTime *l, const Task *t, const Candidate *c, LayerCla
     const Description *d = class_description(t, k);
     RankShape r = task_rank(t, c);
     double each = r.rows[ROWS_EXPERTS] * c->ep / (double)(t->model->text.E ? t->model->text.E : 1);
-    double lost = (each + ROWS) / each * t->hw.work[WORK_GEMM].flat / t->hw.work[WORK_GROUPED].flat;
+    double lost = (each + ROWS) / each * t->hw.work[WORK_GEMM].flat / t->hw.work[WORK_GROUPED].flat *
+                  task_engine(t)->grouped;
     for (int i = 0; i < d->steps; i++) {
         const LayerStep *s = &d->step[i];
         if (s->type == STEP_CORE) core_time(l, t, c, s, !k.lora || k.lora->core);
@@ -126,6 +130,12 @@ static bool up_wants_input(const Task *t, LayerClass k)
     return true;
 }
 
+static void slow_down(LayerTime *l, double factor)
+{
+    for (int i = 0; i < 2; i++) l->gemm[i] *= factor, l->experts[i] *= factor, l->attention[i] *= factor;
+    l->memory *= factor, l->replay *= factor;
+}
+
 /* A layer without a backward moves a third of its bytes, and half of the dispatches of one with it. */
 void layer_time(LayerTime *l, const Task *t, const Candidate *c, LayerClass k)
 {
@@ -138,11 +148,14 @@ void layer_time(LayerTime *l, const Task *t, const Candidate *c, LayerClass k)
     l->memory = bytes_time(t, (back ? 6 : 2) * (layer_kept(&b, t, 0) + b.unread));
     steps_time(l, t, c, k);
     if (moe) {
-        double rows = 4 * r.rows[ROWS_EXPERTS] * (double)m->D * 2 + r.rows[ROWS_TOKENS] * (double)m->E * 20;
+        double passes = dispatcher_rows[c->dispatch].maps ? 2 : 4; /* mapped: rows are written in place */
+        double rows =
+            passes * r.rows[ROWS_EXPERTS] * (double)m->D * 2 + r.rows[ROWS_TOKENS] * (double)m->E * 20;
         l->memory += bytes_time(t, rows * (back ? 1 : 0.5));
         l->passes = back ? 3 + up_wants_input(t, k) : 2;
     }
     if (back) add_replay(l, &b, t, c->recompute, moe);
+    if (m->window) slow_down(l, task_engine(t)->sinks);
 }
 
 double head_time(double *memory, const Task *t, const Candidate *c)
@@ -154,7 +167,7 @@ double head_time(double *memory, const Task *t, const Candidate *c)
     wide.precision = PREC_BF16;
     add_product(to, &wide, T, V, D, t->lora ? &t->lora->head : NULL);
     if (t->lora) add_adapters(to, t, T, D, 1.0 / c->tp, &t->lora->head, false);
-    *memory = (1 + mtp) * bytes_time(t, 4 * 2 * T * V);
+    *memory = (1 + mtp) * bytes_time(t, (t->unfused_logits ? UNFUSED : 4 * 2) * T * V);
     return (1 + mtp) * (to[0] + to[1]);
 }
 

@@ -64,7 +64,7 @@ static Status plan_and_time(DryRun *d, int stage, EngineConf *conf, const Stream
     if (d->timed) {
         Load load = load_of(&usual);
         TRY(timeline_ask(&d->ask, &d->hw, conf, &d->shape, &load, d->ranks));
-        TRY(timeline_open(&timeline, &d->hw, conf));
+        TRY(timeline_open(&timeline, &d->hw, conf, d->uneven));
         conf->meter = timeline_listener(timeline);
     }
     Status st = engine_plan(&d->stage[stage].plan, &d->shape, conf, &usual);
@@ -153,7 +153,15 @@ static const char *backend_for(const Config *c, const Hardware *hw)
 
 Status dryrun_open(DryRun *d, const Config *recipe, int ranks, int per_node, const Hardware *hw)
 {
-    *d = (DryRun){ .recipe = *recipe, .ranks = ranks, .per_node = per_node, .timed = hw != NULL };
+    return dryrun_open_uneven(d, recipe, ranks, per_node, hw, USUAL_UNEVEN);
+}
+
+Status dryrun_open_uneven(DryRun *d, const Config *recipe, int ranks, int per_node, const Hardware *hw,
+                          double uneven)
+{
+    *d = (DryRun){
+        .recipe = *recipe, .ranks = ranks, .per_node = per_node, .timed = hw != NULL, .uneven = uneven
+    };
     d->recipe.keep = (MemPool){ 0 };                        /* the strings stay the caller's */
     d->recipe.device.backend = backend_for(recipe, hw);
     if (hw) d->hw = *hw;

@@ -29,6 +29,7 @@ typedef struct DryRun {
     TrainableSummary        trains;
     LoraSource    lora;                  /* from lora.path: the adapter lists its targets */
     Hardware      hw;
+    double                  uneven;               /* rows of the busiest rank over the even share */
     bool          timed;                /* hw is given: step and schedule are filled */
     DryStage     *stage;                 /* (stages) */
     DryStep       step;
@@ -39,6 +40,8 @@ typedef struct DryRun {
 /* hw NULL: memory and messages only, for the recipe's backend. An error names the violated rule; warnings of
  * rules are not logged (see rules_check). The recipe may be closed afterwards, its strings not. */
 MUST Status dryrun_open(DryRun *d, const Config *recipe, int ranks, int per_node, const Hardware *hw);
+MUST Status dryrun_open_uneven(DryRun *d, const Config *recipe, int ranks, int per_node, const Hardware *hw,
+                               double uneven);                 /* USUAL_UNEVEN in dryrun_open */
 void        dryrun_close(DryRun *d);                           /* twice is fine */
 size_t      dryrun_peak(const DryRun *d, int *stage);          /* device bytes of the fullest stage */
 size_t      dryrun_device(const DryRun *d, int stage);         /* of a stage */

@@ -52,6 +52,7 @@ const char *hardware_at(int i);                              /* id of row i; NUL
 /* Ranks per domain for a run of `ranks`: all of them if they fit into one, else the largest power of two that
  * divides them, so that no group spans two racks: 64 of 72. */
 int         hardware_node(const Hardware *h, int64_t ranks);
+double      ring_share(double nodes); /* of the network's bandwidth that a ring over so many nodes keeps */
 MUST Status hardware_file(char *path, size_t n);             /* the file of `this`: $TREB_CACHE_DIR or ~ */
 MUST Status hardware_load(Hardware *h, const char *path);    /* any content; an error if it is not valid */
 MUST Status hardware_save(const Hardware *h, const char *path);

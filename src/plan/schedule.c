@@ -1,13 +1,10 @@
 /* plan/schedule.c -- the pipeline schedule in time: an action begins when its stage has finished the action
  * before it and its input has arrived. The lists of actions are the engine's (parallel/pipe.h). */
+#include "plan/engines.h"
 #include "plan/timeline.h"
 
 #include <math.h>
 #include <stdlib.h>
-
-/* The share of expert dispatch that an overlapped forward and backward hide; the dispatch kernels take
- * COMM_RESERVED_SMS meanwhile. */
-static const double OVERLAP_HIDES = 0.45;
 
 typedef struct ScheduleWalk {
     const StageTime *stage;
@@ -39,8 +36,8 @@ static double dispatch_time(const RunTime *r)
 /* Seconds that overlapping two passes saves. */
 static double saved(const ScheduleWalk *w, const RunTime *f, const RunTime *b)
 {
-    double hidden = fmin(OVERLAP_HIDES * (dispatch_time(f) + dispatch_time(b)), f->work + b->work);
-    return hidden * (1 - fmin(0.5, (double)COMM_RESERVED_SMS / w->hw->sms));
+    const EngineRow *e = engine_row_at(0);
+    return fmin(e->hides * (dispatch_time(f) + dispatch_time(b)), f->work + b->work) * (1 - e->held);
 }
 
 static ScheduleSpan *span_of(const ScheduleWalk *w, int stage, int i)

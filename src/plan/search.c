@@ -72,10 +72,16 @@ static Status add_found(Search *s, const Candidate *c, int states, int rung, int
         s->found = more, s->capacity = capacity;
     }
     FoundLayout *f = &s->found[s->n++];
+    const Task  *t = &s->ask.task;
     s->fits |= !search_tight(&s->ask, peak);
-    *f = (FoundLayout){ .c = *c, .states = states, .rung = rung, .stage = stage, .peak = peak - s->extra,
-                  .tight = search_tight(&s->ask, peak),
-                  .leaves = groups_across_nodes(c, s->ask.task.hw.domain) };
+    *f = (FoundLayout){ .c        = *c,
+                        .states   = states,
+                        .rung     = rung,
+                        .stage    = stage,
+                        .peak     = peak - s->extra,
+                        .tight    = search_tight(&s->ask, peak),
+                        .unproven = c->zero == 3 && c->ep * c->etp == 1 && t->model->text.E && !t->lora,
+                        .leaves   = groups_across_nodes(c, s->ask.task.hw.domain) };
     analytic_time(&f->time, &s->ask.task, c);                /* with the states of the last estimate_peak */
     f->step = f->time.step * s->ratio[c->zero == 3];
     return OK;
@@ -231,6 +237,8 @@ static Status check_ask(const SearchAsk *a)
                     states_at(a->fix.states)->name);
     if (t->precision != PREC_BF16 && t->hw.fp8 <= 0)
         return fail(E_CONFIG, "--precision: %s has no 8-bit matrix products; use bf16", t->hw.id);
+    if (t->precision == PREC_MXFP8 && t->hw.fp4 <= 0)
+        return fail(E_CONFIG, "--precision mxfp8: %s has no microscaling formats; use fp8", t->hw.id);
     return OK;
 }
 
@@ -302,6 +310,7 @@ Status search_gpu(const SearchAsk *a, char *id, size_t n)
         double capacity = b.task.hw.capacity;
         if (capacity <= a->task.hw.capacity || (least > 0 && capacity >= least)) continue;
         if (b.task.precision != PREC_BF16 && b.task.hw.fp8 <= 0) continue;
+        if (b.task.precision == PREC_MXFP8 && b.task.hw.fp4 <= 0) continue;
         TRY(check_fit(&b, &fits));
         if (fits) least = capacity, snprintf(id, n, "%s", b.task.hw.id);
     }

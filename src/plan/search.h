@@ -6,8 +6,9 @@
  * before rounded ones, rounded ones before offload; tp and ep x etp inside a node, so that pipelines cross
  * nodes; selective recompute before full; the least tp x cp x pp, so that dp is as large as possible; whole
  * experts; little recompute; few ranks of ep. FOR_FIT ranks by this order alone, FOR_THROUGHPUT by predicted
- * time, and by this order where times are too close to tell apart. FSDP (zero 3) and 3-D layouts (zero 1) are
- * ranked separately and merged by time. */
+ * time, and by this order where times are too close to tell apart: memory to spare, exact states and
+ * selective recompute may cost a tenth of the step at most, and the fastest layout is always listed. FSDP
+ * (zero 3) and 3-D layouts (zero 1) are ranked separately and merged by time. */
 #ifndef PLAN_SEARCH_H
 #define PLAN_SEARCH_H
 
@@ -31,7 +32,7 @@ enum { ANY = -1, RUNGS = 12, DEGREES = 64 };
 
 /* Settings that are given; ANY: searched. */
 typedef struct Fixed {
-    int    tp, cp, pp, vpp, ep, etp, zero, mbs, states, dispatch, overlap, recompute;
+    int    tp, cp, pp, vpp, ep, etp, zero, replicas, mbs, states, dispatch, overlap, recompute;
     double offload;
 } Fixed;
 
@@ -59,6 +60,7 @@ typedef struct FoundLayout {
     int       stage;                     /* the fullest */
     double    peak;                      /* its bytes */
     bool      tight;
+    bool        unproven; /* ZeRO-3 of all experts without EP: no published run is known */
     StepTime  time;
     double    step;                      /* seconds it is ranked by: from the dry run, or scaled to it */
     bool      dried;                     /* a dry run was made: its results are below */
@@ -106,7 +108,8 @@ typedef struct Search {
 MUST Status search_open(Search *s, const SearchAsk *a);
 void        search_close(Search *s);                          /* twice is fine */
 
-/* Moves the best candidates of ask.top layouts to the front. With ask.dry each is checked by a dry run, which
+/* Moves the best candidates of ask.top layouts to the front, and the fastest. With ask.dry the first CHECKED
+ * are checked by a dry run whatever ask.top is, which
  * decides: a candidate that is too large is replaced by a more frugal one of the same layout, and times of
  * dry runs are used for the ranking. */
 MUST Status search_places(Search *s);
@@ -160,6 +163,7 @@ bool        search_fits(const SearchAsk *a, double peak);                      /
 /* search_rank.c: the order regardless of time; below 0: a comes first. */
 int         search_class(const FoundLayout *a, const FoundLayout *b);
 MUST Status search_rank(Search *s, int from);                                  /* found[from … n) */
+int         search_fastest(const Search *s); /* index of the least time of all; n > 0 */
 
 /* search_why.c: reasons as text. */
 void        search_reasons(TextLines *l, const Search *s, const FoundLayout *f);

@@ -7,9 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_DRY = 32 };                  /* dry runs of one search */
+enum { MOST_DRY = 32, CHECKED = 12 }; /* dry runs of one search; places whose order they decide */
 
-bool search_can_build(const SearchAsk *a) { return a->task.model->preset && a->task.precision == PREC_BF16; }
+bool search_can_build(const SearchAsk *a)
+{
+    return model_builds(a->task.model) && a->task.precision == PREC_BF16 && !a->task.foreign;
+}
 
 Status search_adapt(SearchAsk *a, LoraCost *x, const Config *recipe)
 {
@@ -43,6 +46,7 @@ static void set_layout(Status *st, Config *cfg, const SearchAsk *a, const Candid
     set(st, cfg, "parallel.ep=%d", c->ep);
     set(st, cfg, "parallel.etp=%d", c->etp);
     set(st, cfg, "parallel.zero=%d", c->zero);
+    if (c->replicas > 1) set(st, cfg, "parallel.replicas=%d", c->replicas);
     if (c->cp_inner > 1) {
         set(st, cfg, "parallel.cp_comm=a2a+p2p");
         set(st, cfg, "parallel.cp_sizes=[%d, %d]", c->cp_inner, c->cp / c->cp_inner);
@@ -81,7 +85,8 @@ Status search_config(Config *cfg, const SearchAsk *a, const FoundLayout *f)
     if (!search_can_build(a))
         return fail(E_CONFIG, "%s: this trainer cannot build it; only the analytic model can plan it",
                     t->model->name);
-    set(&st, cfg, "model.preset=%s", t->model->preset);
+    if (t->model->preset) set(&st, cfg, "model.preset=%s", t->model->preset);
+    else set(&st, cfg, "model.path=%s", t->model->path);
     set(&st, cfg, "model.dtype=bfloat16");
     if (a->adapters) set_adapters(cfg, a->adapters);
     else if (t->frozen_vision) set(&st, cfg, "model.freeze_vit=true");
@@ -92,11 +97,13 @@ Status search_config(Config *cfg, const SearchAsk *a, const FoundLayout *f)
     set_layout(&st, cfg, a, c);
     set_memory(&st, cfg, a, f);
     if (c->ep * c->etp > 1) {
-        set(&st, cfg, "moe.dispatcher=%s", dispatch_word(c->dispatch));
+        if (c->dispatch != dispatcher_auto(c->ep * c->etp > t->hw.domain, false))
+            set(&st, cfg, "moe.dispatcher=%s", dispatch_word(c->dispatch));
         set(&st, cfg, "moe.rank_capacity=%g", t->imbalance);
         if (c->overlap) set(&st, cfg, "moe.overlap=true");
     }
-    set(&st, cfg, "checkpoint.output_dir=runs/%s-%d-%s", t->model->name, t->gpus, t->hw.id);
+    const char *slash = strrchr(t->model->name, '/'), *name = slash && slash[1] ? slash + 1 : t->model->name;
+    set(&st, cfg, "checkpoint.output_dir=runs/%s-%d-%s", name, t->gpus, t->hw.id);
     if (st) config_close(cfg);
     return st;
 }
@@ -121,7 +128,7 @@ static Status run_dry(Search *s, FoundLayout *f)
     double from = clock_now();
     int    per_node = t->hw.domain < t->gpus ? t->hw.domain : t->gpus;
     TRY(search_config(&cfg, &s->ask, f));
-    Status st = dryrun_open(&d, &cfg, t->gpus, per_node, &t->hw);
+    Status st = dryrun_open_uneven(&d, &cfg, t->gpus, per_node, &t->hw, t->imbalance);
     s->dried++;
     f->dried = true;
     if (!st) {
@@ -143,7 +150,7 @@ static void drop(Search *s, int i)
 static bool same_layout(const Candidate *a, const Candidate *b)
 {
     return a->tp == b->tp && a->cp == b->cp && a->pp == b->pp && a->ep == b->ep && a->etp == b->etp &&
-           a->zero == b->zero;
+           a->zero == b->zero && a->replicas == b->replicas;
 }
 
 /* f takes `extra` bytes more than estimated, so other candidates of its layout do too: those that no
@@ -233,11 +240,10 @@ static Status rank_places(Search *s)
 }
 
 /* Makes a dry run of the first unchecked candidate and ranks again, until the first is checked. */
-Status search_places(Search *s)
+static Status fill_places(Search *s, int most)
 {
     bool dry = s->ask.dry && search_can_build(&s->ask);
-    s->places = 0;
-    while (s->places < s->ask.top) {
+    while (s->places < most) {
         bool more = dry && s->dried < MOST_DRY;
         int  i = more || !dry ? next_layout(s, s->places) : next_checked(s);
         int  first = more ? next_uncalibrated(s) : s->n;
@@ -246,5 +252,26 @@ Status search_places(Search *s)
         else if (more && !s->found[i].dried)    TRY(try_next(s, i));
         else                                    give_place(s, i);
     }
-    return rank_places(s);
+    return OK;
+}
+
+/* The fastest of all takes the last place where it has none. */
+static void list_fastest(Search *s)
+{
+    int i = s->n ? search_fastest(s) : 0;
+    if (s->places < 2 || i < s->places) return;
+    s->places--;
+    give_place(s, i);
+}
+
+/* As many are checked whatever is shown, so that the first does not depend on it. */
+Status search_places(Search *s)
+{
+    s->places = 0;
+    TRY(fill_places(s, CHECKED));
+    TRY(rank_places(s));
+    if (s->ask.top > CHECKED) TRY(fill_places(s, s->ask.top));
+    else if (s->places > s->ask.top) s->places = s->ask.top;
+    if (s->ask.objective == FOR_THROUGHPUT) list_fastest(s);
+    return OK;
 }

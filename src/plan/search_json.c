@@ -1,5 +1,6 @@
 /* plan/search_json.c -- a search as JSON: one object, the ranking best first. Bytes and seconds. */
 #include "base/json.h"
+#include "plan/accuracy.h"
 #include "plan/search.h"
 
 static Json *json_lines(const TextLines *l)
@@ -20,12 +21,13 @@ static Json *json_words(unsigned recompute)
 
 static Json *json_candidate(const SearchAsk *a, const Candidate *c, int states)
 {
-    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:i, s:i, s:I, s:o, s:s, s:f, s:s, s:b}", "tp",
-                     c->tp, "cp", c->cp, "cp_near", c->cp_inner > 1 ? c->cp_inner : 1, "pp", c->pp, "vpp",
-                     c->vpp, "ep", c->ep, "etp", c->etp, "dp", (json_int_t)found_dp(a, c), "zero", c->zero,
-                     "mbs", c->mbs, "micro_batches", (json_int_t)found_micros(a, c), "recompute",
-                     json_words(c->recompute), "states", states_at(states)->name, "offload", c->offload,
-                     "dispatcher", dispatch_word(c->dispatch), "overlap", (int)c->overlap);
+    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:i, s:i, s:I, s:o, s:s, s:f, s:s, s:b}",
+                     "replicas", c->replicas > 1 ? c->replicas : 1, "tp", c->tp, "cp", c->cp, "cp_near",
+                     c->cp_inner > 1 ? c->cp_inner : 1, "pp", c->pp, "vpp", c->vpp, "ep", c->ep, "etp",
+                     c->etp, "dp", (json_int_t)found_dp(a, c), "zero", c->zero, "mbs", c->mbs,
+                     "micro_batches", (json_int_t)found_micros(a, c), "recompute", json_words(c->recompute),
+                     "states", states_at(states)->name, "offload", c->offload, "dispatcher",
+                     dispatch_word(c->dispatch), "overlap", (int)c->overlap);
 }
 
 static Json *json_stages(const Task *task, const FoundLayout *f)
@@ -86,6 +88,7 @@ static Json *json_refused(const Search *s, const Refused *r)
 Status search_json(FILE *out, const Search *s)
 {
     const Task *t = &s->ask.task;
+    char        known[240];
     Json *ranking = json_array(), *refused = json_array();
     for (int i = 0; i < s->places; i++) json_array_append_new(ranking, json_found(s, &s->found[i]));
     for (int i = 0; i < s->refusals; i++) json_array_append_new(refused, json_refused(s, &s->refused[i]));
@@ -95,6 +98,8 @@ Status search_json(FILE *out, const Search *s)
                         "fits", s->places > 0, "ranking", ranking, "refused", refused, "candidates",
                         (json_int_t)s->candidates, "seconds", s->seconds, "dry_runs", s->dried, "error",
                         t->hw.error);
+    accuracy_text(known, sizeof known, &t->hw, t->gpus, t->engine);
+    if (o) json_object_set_new(o, "accuracy", json_string(known));
     if (o && t->lora) json_object_set_new(o, "trains", trainable_json(&t->lora->trains));
     if (!o || json_dumpf(o, out, JSON_INDENT(2)) < 0) {
         json_decref(o);

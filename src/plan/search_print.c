@@ -1,4 +1,5 @@
 /* plan/search_print.c -- a search as text: the ranking, the reasons, what does not fit and by how much. */
+#include "plan/accuracy.h"
 #include "plan/search.h"
 
 #include <stdlib.h>
@@ -15,6 +16,7 @@ static void print_task(FILE *out, const Search *s)
             "step, %s\n", t->model->name, t->gpus, t->hw.id, t->hw.capacity / 1e9,
             t->hw.domain < t->gpus ? t->hw.domain : t->gpus, (long long)t->gbs, (long long)t->seq,
             precisions[t->precision]);
+    if (t->foreign) fprintf(out, "with %s\n", task_engine_name(t));
     if (t->patches) fprintf(out, "%lld image patches in each\n", (long long)t->patches);
     if (t->lora) {
         char text[320];
@@ -256,6 +258,7 @@ static Status print_nothing(FILE *out, const Search *s)
 Status search_print(FILE *out, const Search *s)
 {
     TextLines l;
+    char      known[240];
     print_task(out, s);
     if (s->places) {
         const FoundLayout *f = s->found;
@@ -274,6 +277,7 @@ Status search_print(FILE *out, const Search *s)
             (double)s->candidates / (s->seconds > 0 ? s->seconds : 1),
             s->wide ? "; the usual layouts do not fit, so unusual ones were tried" : "");
     if (s->dried) fprintf(out, "; %d dry runs in %.1f s", s->dried, s->dry_seconds);
-    fprintf(out, "; times are within %.0f %%\n", 100 * s->ask.task.hw.error);
+    accuracy_text(known, sizeof known, &s->ask.task.hw, s->ask.task.gpus, s->ask.task.engine);
+    fprintf(out, "\ntimes: %s\n", known);
     return OK;
 }

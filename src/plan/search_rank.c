@@ -6,6 +6,7 @@
 #include <string.h>
 
 static const double CLOSE = 0.05;        /* times within this share count as equal */
+static const double PREMIUM = 0.045;       /* of a concession, see priced */
 
 /* 0: exact states, 1: rounded ones, 2: offloaded ones. */
 static int concession(const FoundLayout *f)
@@ -17,11 +18,18 @@ static bool is_full(const FoundLayout *f) { return f->c.recompute & RE_FULL; }
 
 static int order(double a, double b) { return (a > b) - (a < b); }
 
-/* Comes before time: fit and exactness are not traded for speed. */
 int search_class(const FoundLayout *a, const FoundLayout *b)
 {
     int o = order(a->tight, b->tight);
     return o ? o : order(concession(a), concession(b));
+}
+
+/* Seconds of a step with a premium for each concession: memory to spare, exact states, no offload and
+ * selective recompute may cost that much. With CLOSE a concession is refused at a price of at most a tenth.
+ * Layouts that no known run has used count twice. */
+static double priced(const FoundLayout *f)
+{
+    return f->step * pow(1 + PREMIUM, f->tight + concession(f) + is_full(f) + 2 * f->unproven);
 }
 
 static double bucket(double seconds) { return floor(log(seconds) / log(1 + CLOSE)); }
@@ -49,9 +57,7 @@ static int by_preference(const void *x, const void *y)
 
 static int by_time(const void *x, const void *y)
 {
-    const FoundLayout *a = x, *b = y;
-    int o = search_class(a, b);
-    if (!o) o = order(a->step, b->step);
+    int o = order(priced(x), priced(y));
     return o ? o : by_preference(x, y);
 }
 
@@ -60,19 +66,20 @@ static void rank_family(FoundLayout *f, int n, Objective o)
 {
     if (n > 1) qsort(f, (size_t)n, sizeof *f, o == FOR_FIT ? by_preference : by_time);
     for (int from = 0, to; from < n && o == FOR_THROUGHPUT; from = to) {
-        for (to = from; to < n && !search_class(&f[from], &f[to]); to++)
-            if (f[to].step > (1 + CLOSE) * f[from].step) break;
+        for (to = from; to < n; to++)
+            if (priced(&f[to]) > (1 + CLOSE) * priced(&f[from])) break;
         qsort(f + from, (size_t)(to - from), sizeof *f, by_preference);
     }
 }
 
-/* Merges the two families: the faster first, unless it is close and recomputes everything. */
-static bool goes_first(const FoundLayout *a, const FoundLayout *b)
+/* Merges the two families by time: the faster first, unless it is close and recomputes everything or is
+ * unproven. */
+static bool goes_first(const FoundLayout *a, const FoundLayout *b, Objective o)
 {
-    int o = search_class(a, b);
-    double limit = (1 + CLOSE) * (a->step < b->step ? a->step : b->step);
-    if (!o && a->step <= limit && b->step <= limit) o = order(is_full(a), is_full(b));
-    return o ? o < 0 : a->step <= b->step;
+    double x = priced(a), y = priced(b), limit = (1 + CLOSE) * fmin(x, y);
+    int    first = o == FOR_FIT ? search_class(a, b) : 0;
+    if (!first && x <= limit && y <= limit) first = order(is_full(a) + a->unproven, is_full(b) + b->unproven);
+    return first ? first < 0 : x <= y;
 }
 
 Status search_rank(Search *s, int first)
@@ -88,7 +95,16 @@ Status search_rank(Search *s, int first)
     rank_family(sharded, b, s->ask.objective);
     memmove(f + b, f, (size_t)a * sizeof *f);           /* merged from the front: no entry is overwritten */
     for (int i = 0, j = b; i < b || j < n;)
-        f[k++] = j == n || (i < b && goes_first(&sharded[i], &f[j])) ? sharded[i++] : f[j++];
+        f[k++] =
+            j == n || (i < b && goes_first(&sharded[i], &f[j], s->ask.objective)) ? sharded[i++] : f[j++];
     free(sharded);
     return OK;
+}
+
+int search_fastest(const Search *s)
+{
+    int best = 0;
+    for (int i = 1; i < s->n; i++)
+        if (s->found[i].step < s->found[best].step) best = i;
+    return best;
 }

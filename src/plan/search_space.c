@@ -97,10 +97,10 @@ void space_rules(RuleInput *x, const SearchAsk *a)
  * are not checked. */
 void space_candidate(RuleInput *x, LayerSplit *split, const SearchAsk *a, const Candidate *c)
 {
-    unsigned ours = c->recompute & ~(a->task.model->preset ? 0u : (unsigned)(RE_SHARED | RE_UP_PROJ));
+    unsigned ours = c->recompute & ~(model_builds(a->task.model) ? 0u : (unsigned)(RE_SHARED | RE_UP_PROJ));
     space_split(split, (int)a->task.model->text.L, c->pp, c->vpp);
     x->tp = c->tp, x->cp = c->cp, x->pp = c->pp, x->vpp = c->vpp, x->ep = c->ep, x->etp = c->etp;
-    x->zero = c->zero;
+    x->zero = c->zero, x->replicas = c->replicas > 1 ? c->replicas : 1;
     x->cp_comm = c->cp_inner > 1 ? "a2a+p2p" : "p2p", x->cp_sizes = c->cp_inner > 1 ? 2 : 0;
     if (c->cp_inner > 1) x->cp_size[0] = c->cp_inner, x->cp_size[1] = c->cp / c->cp_inner;
     x->count_embedding = c->pp > 1 && split->embedding, x->count_loss = c->pp > 1 && split->loss;
@@ -226,6 +226,16 @@ static Status walk_attention(Search *s, Candidate c, SpaceFn *fn)
     return OK;
 }
 
+/* Sets of shards: one, and with ZeRO-3 over several nodes as many as leave a node or more to each. */
+static Status walk_replicas(Search *s, Candidate c, SpaceFn *fn)
+{
+    int fixed = s->ask.fix.replicas, most = s->ask.task.gpus / c.pp / s->ask.task.hw.domain;
+    if (fixed != ANY) return c.replicas = fixed, walk_attention(s, c, fn);
+    for (c.replicas = 1; c.replicas == 1 || (c.zero == 3 && c.replicas <= most); c.replicas *= 2)
+        TRY(walk_attention(s, c, fn));
+    return OK;
+}
+
 /* Two families: weights whole on a rank and cut by pipelines (zero 1), or sharded over all of dp (zero 3). */
 Status space_walk(Search *s, SpaceFn *fn)
 {
@@ -237,7 +247,7 @@ Status space_walk(Search *s, SpaceFn *fn)
         for (int i = 0; i < n; i++) {
             Candidate c = { .pp = pp[i], .mbs = 1, .zero = f->zero == ANY ? families[z] : f->zero };
             if (f->zero == ANY && c.zero == 3 && (c.pp > 1 || s->ask.task.gpus == 1)) continue;
-            TRY(walk_attention(s, c, fn));
+            TRY(walk_replicas(s, c, fn));
         }
     return OK;
 }

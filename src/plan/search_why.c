@@ -25,6 +25,21 @@ static const char *conceded(const FoundLayout *f)
     return f->c.offload > 0 ? "needs the host for a part of the optimizer" : "needs rounded states";
 }
 
+/* What the first layout's exactness, memory and recompute cost over the fastest. */
+static void say_price(TextLines *l, const Search *s, const FoundLayout *f)
+{
+    const FoundLayout *g = &s->found[search_fastest(s)];
+    char               text[96], words[96];
+    if (g->step >= 0.995 * f->step) return;
+    layout_text(text, sizeof text, &s->ask, &g->c);
+    search_words_text(words, sizeof words, g->c.recompute, "+");
+    lines_add(l, "the fastest that fits takes %.3g s, %+.1f %%: %s, mbs %d%s%s, %s states%s%s", g->step,
+              100 * (g->step / f->step - 1), text, g->c.mbs, *words ? ", " : "", words,
+              states_at(g->states)->name, g->c.offload > 0 ? ", offloaded" : "", g->tight ? ", tight" : "");
+    if (g->unproven && !f->unproven)
+        lines_add(l, "  all experts gathered on every rank: no published run is known that trains so");
+}
+
 /* The best of the other family. */
 static void say_other(TextLines *l, const Search *s, const FoundLayout *f)
 {
@@ -137,6 +152,7 @@ void search_reasons(TextLines *l, const Search *s, const FoundLayout *f)
     say_experts(l, &s->ask, &f->c);
     say_memory(l, s, f);
     say_batch(l, &s->ask, f);
+    say_price(l, s, f);
     say_other(l, s, f);
 }
 
@@ -181,7 +197,9 @@ void search_warnings(TextLines *l, const Search *s, const FoundLayout *f)
     if (t->model->vision.depth && !t->patches)
         lines_add(l, "%s without images: give --images PATCHES, a step with images takes far longer",
                   t->model->name);
-    if (!t->model->preset)
+    if (t->foreign)
+        lines_add(l, "of %s, not of this trainer: only the analytic model plans it", task_engine_name(t));
+    else if (!model_builds(t->model))
         lines_add(l, "this trainer cannot build %s: only the analytic model plans it", t->model->name);
     else if (t->precision != PREC_BF16)
         lines_add(l, "8-bit products are planned by the analytic model only: this trainer trains in bf16");

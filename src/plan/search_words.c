@@ -47,9 +47,12 @@ void search_words_text(char *text, size_t n, unsigned bits, const char *between)
 /* Degrees above 1, then dp: "tp2 pp8 vpp4 ep8 dp4". */
 void layout_text(char *text, size_t n, const SearchAsk *a, const Candidate *c)
 {
-    const struct { const char *name; int degree; } axis[] = {
-        { "tp", c->tp },   { "cp", c->cp }, { "pp", c->pp },
-        { "vpp", c->vpp }, { "ep", c->ep }, { "etp", c->etp },
+    const struct {
+        const char *name;
+        int         degree;
+    } axis[] = {
+        { "tp", c->tp }, { "cp", c->cp },   { "pp", c->pp },         { "vpp", c->vpp },
+        { "ep", c->ep }, { "etp", c->etp }, { "hsdp", c->replicas },
     };
     size_t at = 0;
     for (size_t i = 0; i < sizeof axis / sizeof *axis && at < n; i++)
@@ -89,8 +92,8 @@ void lines_add(TextLines *l, const char *fmt, ...)
 
 void search_default(SearchAsk *a)
 {
-    *a = (SearchAsk){ .top = 5, .dry = true,
-                      .fix = { ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY } };
+    *a                = (SearchAsk){ .top = 5, .dry = true };
+    a->fix            = (Fixed){ ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY };
     a->task.imbalance = 1.15;
 }
 
@@ -128,10 +131,15 @@ static Status fix_dispatch(int *at, const char *value)
 
 static Status fix_one(Fixed *f, const char *key, const char *value)
 {
-    const struct { const char *key; int *to, least; } number[] = {
-        { "tp", &f->tp, 1 },   { "cp", &f->cp, 1 },     { "pp", &f->pp, 1 },
-        { "vpp", &f->vpp, 1 }, { "ep", &f->ep, 1 },     { "etp", &f->etp, 1 },
-        { "mbs", &f->mbs, 1 }, { "zero", &f->zero, 0 }, { "overlap", &f->overlap, 0 },
+    const struct {
+        const char *key;
+        int        *to, least;
+    } number[] = {
+        { "tp", &f->tp, 1 },           { "cp", &f->cp, 1 },
+        { "pp", &f->pp, 1 },           { "vpp", &f->vpp, 1 },
+        { "ep", &f->ep, 1 },           { "etp", &f->etp, 1 },
+        { "mbs", &f->mbs, 1 },         { "zero", &f->zero, 0 },
+        { "overlap", &f->overlap, 0 }, { "replicas", &f->replicas, 1 },
     };
     int64_t n;
     if (!strcmp(key, "recompute")) return fix_recompute(&f->recompute, value);
@@ -149,10 +157,11 @@ static Status fix_one(Fixed *f, const char *key, const char *value)
                         number[i].least, most);
         return *number[i].to = (int)n, OK;
     }
-    return fail(E_CONFIG,
-                "--fix %s: unknown; known are tp, cp, pp, vpp, ep, etp, zero, mbs, recompute, states, "
-                "offload, dispatch, overlap",
-                key);
+    return fail(
+        E_CONFIG,
+        "--fix %s: unknown; known are tp, cp, pp, vpp, ep, etp, zero, replicas, mbs, recompute, states, "
+        "offload, dispatch, overlap",
+        key);
 }
 
 Status search_fix(Fixed *f, const char *text)

@@ -2,12 +2,12 @@
 #include "plan/timeline.h"
 
 #include "ops/ops.h"
+#include "plan/engines.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 enum { DEVICE_CALLS = COMM_TICKETS };
-static const double UNEVEN = 1.15;               /* rows of the busiest rank over the even share */
 static const double FETCH  = 10e-6;              /* seconds until the host has what the device wrote */
 
 struct Timeline {
@@ -15,7 +15,8 @@ struct Timeline {
     Hardware   hw;
     double     uneven;
     double     device, host, link[2];            /* when each is free; links: intra-node, inter-node */
-    double     until[LEDGER_GROUPS][DEVICE_CALLS];
+    double            until[LEDGER_GROUPS][DEVICE_CALLS]; /* when a call ends */
+    double            least[LEDGER_GROUPS][DEVICE_CALLS]; /* seconds of it that nothing hides */
     double     lane[COPY_STREAMS], mark[COPY_EVENTS];
     CostPhase phase;
     int        chunk;
@@ -108,7 +109,9 @@ static void meter_op(CostListener *m, const Ledger *l, int op, double flops, int
     double seconds = op_seconds(p, op, l->part, flops, (double)bytes, rows), starved;
     p->host += kind_of(op).kernels * p->hw.launch;
     starved = fmax(0, p->host - p->device);
-    p->device += starved + seconds;
+    p->device += starved;
+    seconds += engine_row_at(0)->held * fmin(seconds, fmax(0, fmax(p->link[0], p->link[1]) - p->device));
+    p->device += seconds;
     note_op(p, l, op, seconds, starved, flops);
 }
 
@@ -120,6 +123,9 @@ static bool is_dispatch(int group)
 {
     return group == GR_etp_ep || group == GR_ep_intra_node || group == GR_ep_inter_node;
 }
+
+/* Gathers of weights and reductions of gradients. */
+static bool is_sharing(int group) { return group == GR_dp_cp || group == GR_tp_dp_cp || group == GR_edp; }
 
 /* A ring over all members, with few hops between nodes; beyond 64 members a tree is used. */
 static double ring_delay(const Hardware *h, const CostCall *c)
@@ -138,7 +144,7 @@ static Transfer transfer_of(const Timeline *p, const CostCall *c)
                    c->inter_node ? h->inter_delay : h->intra_delay };
     if (c->kind == CALL_ALL_TO_ALL || c->kind == CALL_SEND || c->kind == CALL_PUSH) return t;
     t.intra = c->here > 1 ? (double)(c->intra_node + c->inter_node) / intra : 0;
-    t.inter /= c->here;
+    t.inter /= c->here * ring_share(ceil((double)c->members / c->here));
     t.delay = ring_delay(h, c) * (c->kind == CALL_ALL_REDUCE ? 2 : 1);
     return t;
 }
@@ -166,7 +172,7 @@ static void meter_start(CostListener *m, const CostCall *c)
         return;
     }
     p->host += p->hw.launch;
-    p->until[c->group][c->slot] = 0;
+    p->until[c->group][c->slot] = p->least[c->group][c->slot] = 0;
     if (c->kind == CALL_RECV) return;
     Transfer t = transfer_of(p, c);
     double seconds = fmax(t.intra, t.inter) + t.delay;
@@ -179,6 +185,7 @@ static void meter_start(CostListener *m, const CostCall *c)
     if (t.intra > 0) ends = p->link[0] = fmax(now, p->link[0]) + t.intra;
     if (t.inter > 0) ends = fmax(ends, p->link[1] = fmax(now, p->link[1]) + t.inter);
     p->until[c->group][c->slot] = ends + t.delay;
+    p->least[c->group][c->slot] = is_sharing(c->group) ? (1 - engine_row_at(0)->dp_hides) * seconds : 0;
     note_call(p, c, seconds);
 }
 
@@ -186,7 +193,7 @@ static void meter_join(CostListener *m, int group, int slot)
 {
     Timeline *p = (Timeline *)m;
     if (!p->on) return;
-    double wait = fmax(0, p->until[group][slot] - p->device);
+    double wait = fmax(p->least[group][slot], p->until[group][slot] - p->device);
     p->device += wait;
     run_of(p)->exposed[group] += wait;
     if (in_run(p)) p->time.exposed[group] += wait;
@@ -251,13 +258,13 @@ static void meter_phase(CostListener *m, CostPhase what, int chunk, bool last)
     if (what <= COST_BACKWARD && chunk >= p->time.chunks) p->time.chunks = chunk + 1;
 }
 
-Status timeline_open(Timeline **out, const Hardware *hw, const EngineConf *conf)
+Status timeline_open(Timeline **out, const Hardware *hw, const EngineConf *conf, double uneven)
 {
     Timeline *p = *out = calloc(1, sizeof *p);
     bool   shared = conf->ranks.layout.ep > 1 && !conf->balance;
     if (!p) return fail(E_FIT, "no host memory for a timeline");
     p->hw     = *hw;
-    p->uneven = shared ? UNEVEN : 1;
+    p->uneven = shared ? uneven : 1;
     p->meter  = (CostListener){ meter_op, meter_start, meter_join, meter_fetch, meter_side, meter_phase };
     return OK;
 }

@@ -6,11 +6,12 @@
  * plan/hardware.h gives for its kind and size. A collective begins where it is started and delays the
  * device where it is joined, so what overlaps in the program overlaps here; there is no list of overlaps.
  * What one rank cannot know is a rule: micro-batches of a pipeline follow its schedule (schedule_open); a
- * forward overlapped with a backward (moe.overlap) hides at most 0.45 of the expert dispatch; with expert
- * parallelism and free routing the busiest rank has 1.15 times the even share of rows.
+ * forward overlapped with a backward (moe.overlap) hides a share of the expert dispatch, compute hides a
+ * share of the traffic of sharded weights and is slower beside communication (engines.def); with expert
+ * parallelism and free routing the busiest rank has `uneven` times the even share of rows.
  *
  *   Timeline *p;
- *   timeline_open(&p, &hw, &conf), conf.meter = timeline_listener(p);
+ *   timeline_open(&p, &hw, &conf, USUAL_UNEVEN), conf.meter = timeline_listener(p);
  *   engine_plan(&plan, &shape, &conf, &stream);                  for one rank of each stage
  *   timeline_close(p, &stage[i]);
  *   timeline_ask(&ask, &hw, &conf, &shape, &load, ranks);           load_of(&stream)
@@ -67,7 +68,9 @@ const char *bottleneck_name(double step, double communication, double host, doub
 
 typedef struct Timeline Timeline;
 
-MUST Status timeline_open(Timeline **p, const Hardware *hw, const EngineConf *conf);
+/* uneven: rows of the busiest rank over the even share, where routing is free. */
+#define USUAL_UNEVEN 1.15
+MUST Status        timeline_open(Timeline **p, const Hardware *hw, const EngineConf *conf, double uneven);
 CostListener      *timeline_listener(Timeline *p);
 void        timeline_close(Timeline *p, StageTime *out);               /* out may be NULL, and so may p */
 

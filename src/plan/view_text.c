@@ -1,4 +1,5 @@
 /* plan/view_text.c -- a dry run as text: rank placement, memory, FLOPs, communication, time. */
+#include "plan/accuracy.h"
 #include "plan/view.h"
 
 #include "parallel/rules.h"
@@ -160,14 +161,14 @@ static void print_step(FILE *out, const DryRun *d)
 {
     const DryStep *s = &d->step;
     double exposed = 0;
+    char           known[240];
     if (!d->timed || s->step <= 0) return;
     for (int g = 0; g < LEDGER_GROUPS; g++) exposed += s->exposed[g];
     fprintf(out,
-            "\nby the hardware row %s: a step takes %.3g s (within %.0f %%): compute %.3g, exposed "
+            "\nby the hardware row %s: a step takes %.3g s: compute %.3g, exposed "
             "communication %.3g, bubble %.3g, optimizer %.3g, waiting for launches %.3g, for host copies "
             "%.3g\n",
-            d->hw.id, s->step, 100 * s->error, s->compute, exposed, s->bubble, s->optimizer, s->launch,
-            s->copies);
+            d->hw.id, s->step, s->compute, exposed, s->bubble, s->optimizer, s->launch, s->copies);
     for (int g = 0; g < GR_N; g++)
         if (s->exposed[g] > 0.005 * s->step)
             fprintf(out, "  %-16s %.1f %% of the step\n", group_name((GroupId)g),
@@ -176,6 +177,8 @@ static void print_step(FILE *out, const DryRun *d)
             "  %.0f tokens/s, %.0f model TFLOP/s a rank: MFU %.1f %%, HFU %.1f %%; bottleneck: "
             "%s\n",
             s->tokens_s, s->model_tflops, 100 * s->mfu, 100 * s->hfu, s->wall ? s->wall : "not known");
+    accuracy_text(known, sizeof known, &d->hw, d->ranks, NULL);
+    fprintf(out, "  times: %s\n", known);
 }
 
 static void print_estimates(FILE *out, const PlanView *v, int stage)

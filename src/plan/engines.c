@@ -1,0 +1,23 @@
+/* plan/engines.c -- engines.def as a table. */
+#include "plan/engines.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define ENGINE(id, text, eager, partial, full, wait, gemm, grouped, attention, memory, fp8, one, two, ...)   \
+    { #id,          text,       { eager, partial, full }, wait, gemm, grouped, attention, memory, fp8,       \
+      { one, two }, __VA_ARGS__ },
+static const EngineRow rows[] = {
+#include "plan/engines.def"
+};
+#undef ENGINE
+enum { ROWS = sizeof rows / sizeof *rows };
+
+const EngineRow *engine_row(const char *name)
+{
+    for (int i = 0; i < ROWS; i++)
+        if (!strcmp(rows[i].name, name)) return &rows[i];
+    return NULL;
+}
+
+const EngineRow *engine_row_at(int i) { return i >= 0 && i < ROWS ? &rows[i] : NULL; }
