@@ -81,7 +81,7 @@ help:
 	@echo "make demo-lora  the same model without one colour, which it then learns by adapters on its experts; what it forgets is counted"
 	@echo "make test       build and run every test; ends with one line of counts"
 	@echo "make asan       the same tests under AddressSanitizer and UBSan"
-	@echo "make soak       long checks: kills of runs and ranks, four hosts, Slurm, bare Debian systems, fuzzing (SOAK seconds each, 600)"
+	@echo "make soak       long checks: kills of runs and ranks, FP8, four hosts, Slurm, bare Debian systems, fuzzing (SOAK seconds each, 600)"
 	@echo "make CUDA=1     with the CUDA backend (needs nvcc), in $(BUILD)/cuda"
 	@echo "make CUDA=1 test-gpu   every op against the CPU, recorded cases and short runs on the GPU"
 	@echo "make install    programs, man page, shell completion, recipes (PREFIX=/usr/local DESTDIR=)"
@@ -196,6 +196,7 @@ soak: setup
 	@TREB_HIDDEN=1 $(BUILD)/tests/test_hidden
 	@TREB_PLANS=200 $(BUILD)/tests/test_dryrun
 	@TREB=$(BUILD)/treb DEMO_DIR=$(BUILD)/demo-lora tools/demo_lora.sh
+	@TREB=$(BUILD)/treb tests/precision.sh
 	@TREB=$(BUILD)/treb tests/hosts.sh
 	@TREB=$(BUILD)/treb tests/slurm.sh
 	@tests/bare.sh

@@ -96,6 +96,16 @@ static void cases_of_adapters(void)
     EXPECT(n >= 5, "too few cases in tests/gold_lora");
 }
 
+/* Quantisation and the choice of products, as PyTorch's casts and a second program have them. */
+static void cases_in_8_bits(void)
+{
+    static const char *const dirs[] = { "tests/gold_fp8/moe-rawtopk", "tests/gold_fp8/vl-dense-bias" };
+    for (int i = 0; i < 2; i++) {
+        check(dirs[i], NULL, NULL);
+        check(dirs[i], "--recompute", "full");
+    }
+}
+
 static void cases_from_outside(void)
 {
     const char *root = getenv("TREB_GOLDEN");
@@ -131,6 +141,7 @@ int main(void)
     RUN(cases_of_our_own);
     RUN(cases_with_options);
     RUN(cases_of_adapters);
+    RUN(cases_in_8_bits);
     RUN(cases_from_outside);
     RUN(notices_a_difference);
     return lab_report();

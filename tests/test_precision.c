@@ -122,18 +122,36 @@ static void recompute_changes_no_bit(void)
     }
 }
 
-/* ---- layouts ---- */
+/* ---- training ---- */
 
-static double alone_loss[MODE_STEPS];
-
-static void train_alone(const Case *c)
+static void train_alone(const Case *c, double *loss, int steps)
 {
     Engine e;
     double norm;
     open_alone(&e, c, engine_conf(c));
-    for (int i = 0; i < MODE_STEPS; i++) EXPECT_OK(step(c, &e, 0, i, &alone_loss[i], &norm));
+    for (int i = 0; i < steps; i++) EXPECT_OK(step(c, &e, 0, i, &loss[i], &norm));
     engine_close(&e);
 }
+
+/* The loss falls as it does with wide products. tests/precision.sh compares the demo. */
+static void losses_stay_near(void)
+{
+    enum { SHORT = 12 };
+    double wide[SHORT], narrow[SHORT], sum = 0, want = 0;
+    mode_case(" world=1", true, F32, first_seed());
+    train_alone(&the_case, wide, SHORT);
+    the_case.mode = (Mode){ .fp8 = true };
+    train_alone(&the_case, narrow, SHORT);
+    for (int i = 0; i < SHORT; i++) {
+        EXPECT(fabs(narrow[i] / wide[i] - 1) < 0.05, "step %d: loss %.6g, wide %.6g", i, narrow[i], wide[i]);
+        sum += narrow[i], want += wide[i];
+    }
+    EXPECT(fabs(sum / want - 1) < 0.01, "%.6g on average, wide %.6g", sum / SHORT, want / SHORT);
+    EXPECT(narrow[SHORT - 1] < narrow[SHORT - 1 - BATCHES], "the loss does not fall");
+    empty(&the_case);
+}
+
+/* ---- layouts ---- */
 
 /* Rows are quantised by themselves: where no sum of a forward is cut, the first loss is that of one rank but
  * for the order in which documents are added up. Elsewhere, and once gradients were summed, the last bit of a
@@ -141,13 +159,14 @@ static void train_alone(const Case *c)
 static void compare_layout(const char *layout, bool whole, uint64_t seed)
 {
     static ModeSeen seen[MOST];
+    double alone[MODE_STEPS];
     mode_case(layout, true, F32, seed);
     the_case.mode = (Mode){ .fp8 = true };
-    train_alone(&the_case);
+    train_alone(&the_case, alone, MODE_STEPS);
     mode_train(seen, the_case.mode);
     EXPECT(!failure.any, "%s: %s", layout, failure.text);
     for (int i = 0; i < MODE_STEPS; i++) {
-        double off = fabs(seen[0].loss[i] / alone_loss[i] - 1), most = whole && i == 0 ? 1e-7 : 5e-3;
+        double off = fabs(seen[0].loss[i] / alone[i] - 1), most = whole && i == 0 ? 1e-7 : 5e-3;
         EXPECT(off <= most, "%s, seed %llu, step %d: off by %.2g", layout, (unsigned long long)seed, i, off);
     }
     empty(&the_case);
@@ -193,6 +212,7 @@ int main(void)
     RUN(only_what_is_listed);
     RUN(grads_are_near);
     RUN(recompute_changes_no_bit);
+    RUN(losses_stay_near);
     RUN(layouts_agree);
     RUN(chunks_change_no_bit);
     return lab_report();

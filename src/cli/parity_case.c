@@ -218,16 +218,29 @@ static Status read_model(ParityCase *c, const char *dir, const char *data)
     return st_open(&c->inputs, file);
 }
 
-static Status read_adapter(ParityCase *c, const char *dir, const char *adapter)
+/* What was recorded, and the model and the batch of another case. */
+static Status read_on_base(ParityCase *c, const char *dir)
 {
     char base[4100];
     TRY(read_record(c, dir));
     const char *from = json_string_value(json_object_get(c->info, "base"));
     if (!from) return fail(E_DATA, "%s/info.json: base must name the folder of the case it is for", dir);
     snprintf(base, sizeof base, "%s/%s", dir, from);
-    TRY(read_model(c, base, base));
+    return read_model(c, base, base);
+}
+
+static Status read_adapter(ParityCase *c, const char *dir, const char *adapter)
+{
+    TRY(read_on_base(c, dir));
     TRY(peft_open(&c->adapter, adapter, &c->shape));
     return peft_check_base(&c->adapter, &c->model);
+}
+
+static bool has_model(const char *dir)
+{
+    char file[4200];
+    snprintf(file, sizeof file, "%s/config.json", dir);
+    return !access(file, F_OK);
 }
 
 static Status read_files(ParityCase *c, const char *dir)
@@ -236,6 +249,8 @@ static Status read_files(ParityCase *c, const char *dir)
     snprintf(adapter, sizeof adapter, "%s/adapter", dir);
     if (peft_is(adapter)) {
         TRY(read_adapter(c, dir, adapter));
+    } else if (!has_model(dir)) {
+        TRY(read_on_base(c, dir));
     } else {
         TRY(data_dir(data, sizeof data, dir));
         TRY(read_model(c, dir, data));

@@ -1,7 +1,8 @@
 /* cli/parity_case.h -- a recorded reference case: a checkpoint, a padded batch, and what came out of it.
  *
- * A case of an adapter has a folder adapter/ in place of a checkpoint; what it is for, and the batch, are
- * another case's, whose folder `base` of its info.json names from its own.
+ * A case of an adapter has a folder adapter/ in place of a checkpoint, a case of another precision has
+ * neither: the model and the batch are another case's, whose folder `base` of its info.json names from its
+ * own.
  *
  * Rows of the padded batch become documents of a flat stream; `at` remembers where each token stood, so that
  * results can be laid out as the reference has them. */
@@ -26,7 +27,8 @@ typedef struct ParityCase {
     int64_t     wrong_positions;             /* rows whose recorded position ids differ from ours */
 } ParityCase;
 
-/* dir holds config.json and weights, or adapter/; inputs, expected and info are there or in its parent. */
+/* dir holds config.json and weights, or adapter/, or an info.json with `base`; inputs, expected and info are
+ * there or in its parent. */
 MUST Status parity_case_open(ParityCase *c, const char *dir);
 void        parity_case_close(ParityCase *c);
 
