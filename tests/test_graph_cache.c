@@ -197,6 +197,50 @@ static void refusals_name_the_cause(void)
     EXPECT_FAIL(engine_plan(&p, &r.shape, &c, &r.s[0]), E_CONFIG, "no tower");
 }
 
+typedef struct Keys { Backend be; OpQueue q; int64_t first[256]; size_t words; } Keys;
+
+/* Whether what is queued has the key of the first time; empties the queue. */
+static bool same_key(Keys *k)
+{
+    bool same = k->words == k->q.words && !memcmp(k->first, k->q.key, k->words * sizeof *k->first);
+    if (!k->words) memcpy(k->first, k->q.key, k->q.words * sizeof *k->first), k->words = k->q.words;
+    op_queue_clear(&k->q);
+    return same;
+}
+
+/* An attention, which is not run: its tensors are never read. */
+static void queue_attention(Keys *k, double pairs, int64_t longest, float scale)
+{
+    static float data[4096];
+    const int64_t row[] = { 64, 2, 8 }, stat[] = { 2, 64 }, borders[] = { 3 };
+    Tensor q = t_wrap(data, F32, 3, row), lse = t_wrap(data, F32, 2, stat);
+    Segments s = { .starts = t_wrap(data, I32, 1, borders), .n = 2, .longest = longest, .pairs = pairs,
+                   .causal = true };
+    op_attention_fwd(&k->be, q, lse, q, q, q, s, scale);
+}
+
+/* The number of pairs decides by whether segments are even; every other argument decides. */
+static void keys_are_the_arguments(void)
+{
+    Keys k = { 0 };
+    EXPECT_OK(backend_open(&k.be, "cpu"));
+    k.be.queue = &k.q, k.be.ops = &op_queue_ops;
+    queue_attention(&k, 1000, 32, 0.5f), same_key(&k);
+    queue_attention(&k, 999, 32, 0.5f);
+    EXPECT(same_key(&k), "another number of pairs");
+    queue_attention(&k, 2 * 528, 32, 0.5f);
+    EXPECT(!same_key(&k), "even segments");
+    queue_attention(&k, 1000, 40, 0.5f);
+    EXPECT(!same_key(&k), "a longer segment");
+    queue_attention(&k, 1000, 32, 0.25f);
+    EXPECT(!same_key(&k), "another scale");
+    queue_attention(&k, 1000, 32, 0.5f), queue_attention(&k, 1000, 32, 0.5f);
+    EXPECT(!same_key(&k), "twice");
+    op_queue_close(&k.q);
+    k.be.queue = NULL;
+    backend_close(&k.be);
+}
+
 static void words_are_read(void)
 {
     const char *list[] = { "attn", "moe_router", "full" }, *moe = "moe";
@@ -245,6 +289,7 @@ int main(void)
     RUN(ranks_give_the_same_bits);
     RUN(counted_dispatch_has_scopes);
     RUN(refusals_name_the_cause);
+    RUN(keys_are_the_arguments);
     RUN(words_are_read);
     RUN(buckets_are_few);
     return lab_report();
