@@ -192,7 +192,7 @@ soak: setup
 	@TREB=$(BUILD)/treb TEST_LAYOUTS=$(BUILD)/tests/test_layouts TREB_LAYOUT_RUNS=8 tests/ranks.sh
 	@TREB_LAYOUTS=40 TREB_UNEVEN=10000 $(BUILD)/tests/test_layouts
 	@TREB_DECODE_LAYOUTS=100 $(BUILD)/tests/test_decode_ranks
-	@TREB_RECIPES=1000 $(BUILD)/tests/test_plan_random
+	@TREB_RECIPES=8000 $(BUILD)/tests/test_plan_random
 	@TREB_HIDDEN=1 $(BUILD)/tests/test_hidden
 	@TREB_PLANS=200 $(BUILD)/tests/test_dryrun
 	@TREB=$(BUILD)/treb DEMO_DIR=$(BUILD)/demo-lora tools/demo_lora.sh

@@ -78,19 +78,21 @@ static inline void published_task(PublishedRun *r, const Json *o)
     REQUIRE(m, "no model %s", name);
     r->model = *m;
     r->model.text.mtp = published_int(o, "mtp", (int)m->text.mtp);
-    r->task           = (Task){ .model        = &r->model,
-                                .gpus         = published_int(o, "gpus", 0),
-                                .seq          = published_int(o, "seq", 4096),
-                                .gbs          = published_int(o, "gbs", 0),
-                                .precision    = published_precision(o),
-                                .grad_bytes   = published_int(o, "grad_bytes", 2),
-                                .moment_bytes = published_int(o, "moment_bytes", 4),
-                                .master_bytes = 4,
-                                .imbalance    = published_number(o, "imbalance", 1),
-                                .graphs       = published_graphs(o),
-                                .keep_fc2     = published_flag(o, "keep_fc2"),
-                                .keep_master  = published_flag(o, "keep_master"),
-                                .fp8_stash    = published_flag(o, "fp8_activations") };
+    r->task           = (Task){ .model         = &r->model,
+                                .gpus          = published_int(o, "gpus", 0),
+                                .seq           = published_int(o, "seq", 4096),
+                                .gbs           = published_int(o, "gbs", 0),
+                                .patches       = published_int(o, "patches", 0),
+                                .frozen_vision = published_flag(o, "frozen_vision"),
+                                .precision     = published_precision(o),
+                                .grad_bytes    = published_int(o, "grad_bytes", 2),
+                                .moment_bytes  = published_int(o, "moment_bytes", 4),
+                                .master_bytes  = 4,
+                                .imbalance     = published_number(o, "imbalance", 1),
+                                .graphs        = published_graphs(o),
+                                .keep_fc2      = published_flag(o, "keep_fc2"),
+                                .keep_master   = published_flag(o, "keep_master"),
+                                .fp8_stash     = published_flag(o, "fp8_activations") };
     task_set_engine(&r->task, published_engine(o));
     r->task.unfused_logits = !published_flag(o, "fused_logits");
     REQUIRE(!hardware_find(&r->task.hw, json_string_value(json_object_get(o, "hardware"))), "%s",

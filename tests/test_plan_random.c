@@ -134,6 +134,43 @@ static double parts_of(const DryStep *s)
     return parts;
 }
 
+/* A change that makes something faster makes no step longer. A link carries calls in the order in which they
+ * start, so one that starts earlier may delay another: less than a hundredth. */
+static void expect_no_worse(const char *change, const DryRun *was, const Config *c, int ranks,
+                            const Hardware *hw, double uneven)
+{
+    DryRun d;
+    if (dryrun_open_uneven(&d, c, ranks, 8, hw, uneven)) return;
+    EXPECT(d.step.step <= 1.01 * was->step.step, "%llu: %s: %s: %g s, was %g", (unsigned long long)now.seed,
+           now.text, change, d.step.step, was->step.step);
+    dryrun_close(&d);
+}
+
+/* Recomputing everything takes no less time and no more memory. Where gathers of weights set the pace, they
+ * may meet other work, which is worth less than a hundredth. */
+static void expect_recompute(const DryRun *was, Config *c, int ranks, const Hardware *hw)
+{
+    DryRun d;
+    if (config_set(c, "memory.recompute=full") || dryrun_open(&d, c, ranks, 8, hw)) return;
+    double before = (double)dryrun_peak(was, NULL), after = (double)dryrun_peak(&d, NULL);
+    EXPECT(d.step.step >= 0.99 * was->step.step, "%llu: %s: full recompute: %g s, was %g",
+           (unsigned long long)now.seed, now.text, d.step.step, was->step.step);
+    EXPECT(after <= 1.002 * before, "%llu: %s: full recompute: %g bytes, was %g",
+           (unsigned long long)now.seed, now.text, after, before);
+    dryrun_close(&d);
+}
+
+static void expect_monotone(const DryRun *d, Config *c, int ranks, const Hardware *hw)
+{
+    Hardware links = *hw, fast = *hw;
+    links.intra_bw *= 2, links.inter_bw *= 2, links.host_bw *= 2;
+    fast.bf16 *= 2, fast.memory_bw *= 2;
+    expect_no_worse("links twice as fast", d, c, ranks, &links, USUAL_UNEVEN);
+    expect_no_worse("a GPU twice as fast", d, c, ranks, &fast, USUAL_UNEVEN);
+    expect_no_worse("balanced experts", d, c, ranks, hw, 1);
+    expect_recompute(d, c, ranks, hw);
+}
+
 typedef struct Tally { int planned, refused, config; } Tally;
 
 static void one(uint64_t seed, Tally *t)
@@ -166,6 +203,7 @@ static void one(uint64_t seed, Tally *t)
     if (!st && timed)
         EXPECT(fabs(parts_of(&d.step) / d.step.step - 1) < 1e-6, "%llu: %s: parts are %g of a step of %g s",
                number, now.text, parts_of(&d.step), d.step.step);
+    if (!st && timed) expect_monotone(&d, &c, ranks, &hw);
     t->planned += !st, t->refused += st != OK;
     dryrun_close(&d);
     config_close(&c);

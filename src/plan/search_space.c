@@ -201,7 +201,10 @@ static Status walk_experts(Search *s, Candidate c, SpaceFn *fn)
     for (int i = 0; i < n; i++)
         for (int j = 0; j < k; j++) {
             bool asked = a->fix.ep != ANY || a->fix.etp != ANY;
+            int64_t edp   = share / ((int64_t)ep[i] * etp[j]);
             if (!asked && share % ((int64_t)ep[i] * etp[j])) continue;
+            if (a->fix.replicas == ANY && c.replicas > 1 && (edp % c.replicas || share / c.tp % c.replicas))
+                continue;
             c.ep = ep[i], c.etp = etp[j];
             TRY(walk_chunks(s, c, fn));
         }

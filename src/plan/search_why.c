@@ -29,8 +29,9 @@ static const char *conceded(const FoundLayout *f)
 static void say_price(TextLines *l, const Search *s, const FoundLayout *f)
 {
     const FoundLayout *g = &s->found[search_fastest(s)];
+    bool               dry = s->ask.dry && search_can_build(&s->ask);
     char               text[96], words[96];
-    if (g->step >= 0.995 * f->step) return;
+    if (g->step >= 0.995 * f->step || (dry && !g->dried)) return;
     layout_text(text, sizeof text, &s->ask, &g->c);
     search_words_text(words, sizeof words, g->c.recompute, "+");
     lines_add(l, "the fastest that fits takes %.3g s, %+.1f %%: %s, mbs %d%s%s, %s states%s%s", g->step,

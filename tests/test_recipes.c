@@ -1,0 +1,76 @@
+/* tests/test_recipes.c -- every recipe for several GPUs is about as fast as its own layout can be: no other
+ * setting of recompute, dispatcher and overlap, nor whole experts in place of cut ones, that fits its GPUs is
+ * predicted to take a tenth less time. */
+#include "lab.h"
+#include "plan/dryrun.h"
+
+#include <glob.h>
+
+typedef struct Recipe {
+    const char *path;
+    int         ranks;
+    char        gpu[32];
+    Hardware    hw;
+} Recipe;
+
+/* "recipes/qwen3-vl-30b-a3b-16-h100-3d.yaml" is for 16 ranks, each an h100. */
+static void read_name(Recipe *r, const char *path)
+{
+    const char *at = strstr(path, "b-a");
+    *r             = (Recipe){ .path = path };
+    REQUIRE(at && sscanf(at, "b-a%*db-%d-%31[a-z0-9]", &r->ranks, r->gpu) == 2, "%s: no number of GPUs",
+            path);
+    EXPECT_OK(hardware_find(&r->hw, r->gpu));
+}
+
+/* Seconds of a step; 0: refused, or too large. */
+static double seconds_of(const Recipe *r, char *const *set, int n)
+{
+    Config c;
+    DryRun d;
+    double step = 0;
+    if (config_open(&c, r->path, n, (char **)set)) return 0;
+    if (!dryrun_open(&d, &c, r->ranks, hardware_node(&r->hw, r->ranks), &r->hw)) {
+        if (fit_of((double)dryrun_peak(&d, NULL), &r->hw) != FIT_NOT) step = d.step.step;
+        dryrun_close(&d);
+    }
+    config_close(&c);
+    return step;
+}
+
+static void no_setting_is_much_faster(const Recipe *r)
+{
+    static char *const sets[] = { "memory.recompute=[]",
+                                  "memory.recompute=[moe_act,layernorm]",
+                                  "memory.recompute=[moe,layernorm]",
+                                  "memory.recompute=[moe,layernorm,vision]",
+                                  "moe.dispatcher=auto",
+                                  "moe.dispatcher=hybridep",
+                                  "moe.overlap=true",
+                                  "parallel.etp=1" };
+    double             own    = seconds_of(r, NULL, 0);
+    EXPECT(own > 0, "%s: %s", r->path, status_text());
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        double other = seconds_of(r, &sets[i], 1);
+        EXPECT(other == 0 || own <= 1.1 * other, "%s takes %.3g s, with %s %.3g s", r->path, own, sets[i],
+               other);
+    }
+}
+
+static void recipes_agree_with_the_planner(void)
+{
+    glob_t g;
+    REQUIRE(!glob("recipes/qwen3-*.yaml", 0, NULL, &g), "no recipes: run from the root of the tree");
+    for (size_t i = 0; i < g.gl_pathc; i++) {
+        Recipe r;
+        read_name(&r, g.gl_pathv[i]);
+        no_setting_is_much_faster(&r);
+    }
+    globfree(&g);
+}
+
+int main(void)
+{
+    RUN(recipes_agree_with_the_planner);
+    return lab_report();
+}
