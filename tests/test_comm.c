@@ -504,7 +504,7 @@ static void the_ledger_is_charged(void)
     }
 }
 
-enum { LATE_MS = 100 };
+enum { LATE_MS = 200 };
 static LedgerComm late_[32], busy_[32];
 
 static void sleep_ms(int ms) { nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000l }, NULL); }
@@ -525,10 +525,11 @@ static LedgerComm reduce_late(Peer *p, int compute_ms)
 static void late_rank(Peer *p)
 {
     late_[p->rank] = reduce_late(p, 0);
-    busy_[p->rank] = reduce_late(p, 3 * LATE_MS);
+    busy_[p->rank] = reduce_late(p, 2 * LATE_MS);
 }
 
-/* The wait for a rank that is late by a known time is exposed, unless compute covers it. */
+/* The wait for a rank that is late by a known time is exposed, unless compute covers it. Ranks leave a barrier
+ * at slightly different times. */
 static void exposed_time_is_measured(void)
 {
     on_ranks(3, 0, late_rank);
@@ -537,12 +538,12 @@ static void exposed_time_is_measured(void)
         if (commlab_.mpi && commlab_.mpi->rank != r) continue;
         const LedgerComm *a = &late_[r], *b = &busy_[r];
         bool waits = r > 0;
-        EXPECT(waits ? a->exposed > 0.98 * late : a->exposed < 0.5 * late, "rank %d: exposed %g s", r,
+        EXPECT(waits ? a->exposed > 0.9 * late : a->exposed < 0.5 * late, "rank %d: exposed %g s", r,
                a->exposed);
         EXPECT(a->exposed < 2 * late && a->length >= a->exposed, "rank %d: exposed %g of %g s", r, a->exposed,
                a->length);
         if (waits)
-            EXPECT(b->exposed < 0.5 * late && b->length > 0.98 * late, "rank %d: exposed %g of %g s", r,
+            EXPECT(b->exposed < 0.5 * late && b->length > 0.9 * late, "rank %d: exposed %g of %g s", r,
                    b->exposed, b->length);
     }
 }
