@@ -528,8 +528,8 @@ static void late_rank(Peer *p)
     busy_[p->rank] = reduce_late(p, 2 * LATE_MS);
 }
 
-/* The wait for a rank that is late by a known time is exposed, unless compute covers it. Ranks leave a barrier
- * at slightly different times. */
+/* The wait for a rank that is late by a known time is exposed, unless compute covers it. Ranks do not leave a
+ * barrier at exactly the same time. */
 static void exposed_time_is_measured(void)
 {
     on_ranks(3, 0, late_rank);
