@@ -45,6 +45,8 @@ ends() {
     for _ in $(seq 600); do [ "$(cat "$tmp"/code.* 2>/dev/null | wc -l)" -ge $want ] && break; sleep 0.1; done
     ms=$(( ($(date +%s%N) - start) / 1000000 ))
     for rank in 0 1 2 3; do [ -e "$tmp/code.$rank" ] || kill -9 "$(process $rank)" 2>/dev/null; done
+    for _ in $(seq 100); do kill -0 $job 2>/dev/null || break; sleep 0.1; done
+    kill -9 $job 2>/dev/null             # an mpirun whose ranks are gone may wait for ever
     wait $job 2>/dev/null
 }
 process() { sed -n "s/^rank $1 is process //p" "$tmp/out"; }
