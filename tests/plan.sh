@@ -52,6 +52,27 @@ check "a layout that takes more GPUs than there are" \
     searched 2 'tp 16 x cp 1 x pp 1 = 16 (rule 1)' 8 --model qwen3-30b-a3b --hardware h100 --fix tp=16 --json
 check "more chunks than layers" \
     searched 2 'at most 24 chunks a stage (rule 25)' 8 --model qwen3-30b-a3b --fix pp=2,vpp=100
+mkdir -p "$tmp/other"
+cat >"$tmp/other/config.json" <<'END'
+{"model_type": "deepseek_v2", "num_hidden_layers": 27, "hidden_size": 2048, "vocab_size": 102400,
+ "num_attention_heads": 16, "num_key_value_heads": 16, "kv_lora_rank": 512, "q_lora_rank": null,
+ "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "intermediate_size": 10944,
+ "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6,
+ "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}
+END
+same() {                                 # a config.json of a family that is not trained here, and its row
+    "$treb" plan --gpus 8 --hardware h100 --model "$tmp/other" --json | grep -m1 '"step"' >"$tmp/a" &&
+        "$treb" plan --gpus 8 --hardware h100 --model deepseek-v2-lite --json | grep -m1 '"step"' >"$tmp/b" &&
+        cmp "$tmp/a" "$tmp/b"
+}
+check "a model by its config.json" same
+check "a step of another trainer" \
+    searched 0 'published runs on Hopper' 16 --model qwen3-30b-a3b --engine megatron --graphs partial
+check "an unknown trainer"             searched 2 'expected treb, megatron' 8 --model qwen3-30b-a3b --engine x
+check "a format that the GPU lacks" \
+    searched 2 'h100-sxm has no microscaling' 8 --model qwen3-30b-a3b --hardware h100 --precision mxfp8
+check "8-bit products are checked by a dry run" \
+    searched 0 '"dry_run"' 8 --model qwen3-30b-a3b --hardware h200 --precision fp8 --json
 check "a layout is fixed by --fix" \
     searched 2 'parallel.tp=2: only lora' 8 --model qwen3-30b-a3b parallel.tp=2
 lacking() {                              # the command that the last line names does fit

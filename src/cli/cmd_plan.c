@@ -15,6 +15,7 @@ typedef struct PlanAsk {
     const char *hardware;                /* NULL: no times are asked for */
     int64_t     want_ranks, want_node;   /* 0: not given */
     int         ranks, per_node;
+    double      network; /* Gb/s of each GPU; 0: the hardware's */
     bool        json, compare, timed;
     Hardware    hw;
 } PlanAsk;
@@ -95,6 +96,7 @@ static Status choose_ranks(PlanAsk *p)
     int64_t n = said ? said : dryrun_ranks(&p->recipe.parallel);
     p->timed = p->hardware;
     if (p->timed) TRY(hardware_find(&p->hw, p->hardware));
+    if (p->network > 0) p->hw.inter_bw = p->network / 8 * 1e9;
     if (!said && !p->json)
         printf("%lld ranks, the least number for this layout; --ranks sets another\n", (long long)n);
     if (p->timed) per = hardware_node(&p->hw, n);
@@ -114,6 +116,8 @@ static const Option options[] = { OPTION_INT(PlanAsk, want_ranks, "--ranks", "N"
                                              "ranks of a node; 8, or the hardware's"),
                                   OPTION_TEXT(PlanAsk, hardware, "--hardware", "ID",
                                               "a GPU by name, or `this`: predicts the time of a step"),
+                                  OPTION_REAL(PlanAsk, network, "--network", "GBITS", 0.1, 100000,
+                                              "Gb/s of the network for each GPU; the hardware's"),
                                   OPTION_TEXT(PlanAsk, html, "--html", "FILE", "write a page as well"),
                                   OPTION_FLAG(PlanAsk, json, "--json", "print the plan as JSON"),
                                   OPTION_FLAG(PlanAsk, compare, "--compare-estimators",

@@ -187,7 +187,7 @@ static Status read_task(Task *t, SearchOptions *w)
     if (w->per_node) t->hw.domain = (int)w->per_node;
     else if (w->gpus > t->hw.domain) t->hw.domain = hardware_node(&t->hw, w->gpus);
     TRY(pick("--precision", w->precision, precisions, 3, &precision));
-    t->precision = (Precision)precision, t->fp8_stash = precision != PREC_BF16;
+    t->precision = (Precision)precision, t->fp8_stash = t->foreign && precision != PREC_BF16;
     return OK;
 }
 

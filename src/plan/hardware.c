@@ -89,12 +89,26 @@ static void put_curves(Hardware *h, const Shares *s)
 
 static void fill(Hardware *h, const HardwareRow *r)
 {
-    *h = (Hardware){ .dtype = "bf16", .bf16 = r->bf16 * 1e12, .fp8 = r->fp8 * 1e12, .fp4 = r->fp4 * 1e12,
-                     .sms = r->sms, .capacity = r->capacity * 1e9, .memory_bw = r->memory * 1e9,
-                     .intra_bw = r->intra * 1e9, .inter_bw = r->network / 8 * 1e9, .host_bw = r->host * 1e9,
-                     .domain = r->domain, .intra_share = r->intra_share, .inter_share = 0.90,
-                     .host_share = r->host_share, .intra_delay = 4e-6, .inter_delay = 12e-6, .launch = 3e-6,
-                     .fixed = 2.0e9, .error = r->error, .together = 1 };
+    *h = (Hardware){ .dtype       = "bf16",
+                     .bf16        = r->bf16 * 1e12,
+                     .fp8         = r->fp8 * 1e12,
+                     .fp4         = r->fp4 * 1e12,
+                     .sms         = r->sms,
+                     .capacity    = r->capacity * 1e9,
+                     .memory_bw   = r->memory * 1e9,
+                     .intra_bw    = r->intra * 1e9,
+                     .inter_bw    = r->network / 8 * 1e9,
+                     .host_bw     = r->host * 1e9,
+                     .domain      = r->domain,
+                     .intra_share = r->intra_share,
+                     .inter_share = 0.90,
+                     .host_share  = r->host_share,
+                     .intra_delay = 4e-6,
+                     .inter_delay = 12e-6,
+                     .launch      = 6e-6,
+                     .fixed       = 2.0e9,
+                     .error       = r->error,
+                     .together    = 1 };
     snprintf(h->id, sizeof h->id, "%s", r->id);
     snprintf(h->backend, sizeof h->backend, r->class == CLASS_server ? "cpu" : "cuda");
     put_curves(h, &shares[r->class]);

@@ -10,9 +10,11 @@
 /* Dry runs of one search; places whose order they decide; further ones to find the fastest. */
 enum { MOST_DRY = 32, CHECKED = 12, FASTEST_TRIES = 12 };
 
+/* This trainer has 8-bit products with scales of blocks (train.precision: fp8_block), no other formats yet.
+ */
 bool search_can_build(const SearchAsk *a)
 {
-    return model_builds(a->task.model) && a->task.precision == PREC_BF16 && !a->task.foreign;
+    return model_builds(a->task.model) && a->task.precision != PREC_MXFP8 && !a->task.foreign;
 }
 
 Status search_adapt(SearchAsk *a, LoraCost *x, const Config *recipe)
@@ -89,6 +91,7 @@ Status search_config(Config *cfg, const SearchAsk *a, const FoundLayout *f)
     if (t->model->preset) set(&st, cfg, "model.preset=%s", t->model->preset);
     else set(&st, cfg, "model.path=%s", t->model->path);
     set(&st, cfg, "model.dtype=bfloat16");
+    if (t->precision == PREC_FP8) set(&st, cfg, "train.precision=fp8_block");
     if (a->adapters) set_adapters(cfg, a->adapters);
     else if (t->frozen_vision) set(&st, cfg, "model.freeze_vit=true");
     set(&st, cfg, "data.max_length=%lld", (long long)t->seq);

@@ -35,7 +35,7 @@ Status search_recipe(FILE *out, const Search *s, const FoundLayout *f, const cha
     Config cfg;
     TRY(search_config(&cfg, &s->ask, f));
     print_reasons(out, s, f);
-    fprintf(out, "#\n# FoundLayout by: %s\n", command);
+    fprintf(out, "#\n# Found by: %s\n", command);
     fputs("# Name your data before training: data.train=FILE on the command line, or below as\n"
           "#   data: {train: [{path: data/train.jsonl}]}\n"
           "# model.preset begins with random weights; for trained ones name their folder as model.path "

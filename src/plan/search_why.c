@@ -202,6 +202,6 @@ void search_warnings(TextLines *l, const Search *s, const FoundLayout *f)
         lines_add(l, "of %s, not of this trainer: only the analytic model plans it", task_engine_name(t));
     else if (!model_builds(t->model))
         lines_add(l, "this trainer cannot build %s: only the analytic model plans it", t->model->name);
-    else if (t->precision != PREC_BF16)
-        lines_add(l, "8-bit products are planned by the analytic model only: this trainer trains in bf16");
+    else if (t->precision == PREC_MXFP8)
+        lines_add(l, "MXFP8 is planned by the analytic model only: this trainer has bf16 and fp8");
 }
