@@ -77,14 +77,28 @@ static void log_memory(const Trainer *t)
              t->progress.peak.measured ? "measured here in matrix products" : "as its data sheet says");
 }
 
+static void join_words(char *out, size_t n, const WordList *words)
+{
+    size_t at = 0;
+    *out = 0;
+    for (int i = 0; i < words->n && at < n; i++)
+        at += (size_t)snprintf(out + at, n - at, i ? ", %s" : "%s", words->item[i]);
+}
+
+static void log_precision(const Trainer *t)
+{
+    char text[128];
+    join_words(text, sizeof text, &t->recipe->train.fp8_products);
+    if (precision_any(&t->engine.conf.precision))
+        log_info(&t->log, "precision    fp8_block: products of %s; the others in %s", text,
+                 dtype_name(t->engine.conf.dtype));
+}
+
 static void log_graphs(const Trainer *t)
 {
-    const WordList *words = &t->recipe->train.cuda_graph;
-    const Engine   *e = &t->engine;
-    char   text[128];
-    size_t at = 0;
-    for (int i = 0; i < words->n && at < sizeof text; i++)
-        at += (size_t)snprintf(text + at, sizeof text - at, i ? ", %s" : "%s", words->item[i]);
+    const Engine *e = &t->engine;
+    char text[128];
+    join_words(text, sizeof text, &t->recipe->train.cuda_graph);
     if (e->graphs.be)
         log_info(&t->log, "CUDA graphs  of %s, each shape from its second time on; %.0f MiB planned for them",
                  e->graphs.phases ? "forward, backward and update" : text, mib(e->plan.graphs));
@@ -163,6 +177,7 @@ void trainer_log_setup(const Trainer *t)
     log_model(t);
     log_ranks(t);
     log_memory(t);
+    log_precision(t);
     log_graphs(t);
     log_dispatch(t);
     log_data(t);
