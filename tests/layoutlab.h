@@ -31,8 +31,9 @@ static const char model_text[] =
 enum { STEPS = 20, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };
 
 /* Recompute and offload of activations, as words of memory.recompute and memory.offload; late: lazylab.h;
- * fp8: every product of nn/precision.def runs in 8 bits. */
-typedef struct Mode { const char *recompute, *offload; double resident; bool late, fp8; } Mode;
+ * fp8: every product of nn/precision.def runs in 8 bits, weights being quantised once a step, or with `anew`
+ * for each product. */
+typedef struct Mode { const char *recompute, *offload; double resident; bool late, fp8, anew; } Mode;
 
 typedef struct Case {
     ModelShape shape;
@@ -115,6 +116,7 @@ enum { FP8_WORDS = sizeof fp8_words / sizeof *fp8_words };
 static inline Status mode_apply(EngineConf *conf, Mode m)
 {
     conf->resident = m.resident;
+    conf->fp8_weight_cache = m.fp8 && !m.anew;
     if (m.fp8) TRY(precision_fp8(&conf->precision, fp8_words, FP8_WORDS));
     TRY(recompute_words(conf->policy, &conf->full, m.recompute));
     return offload_words(conf->policy, m.offload);

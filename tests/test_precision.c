@@ -111,6 +111,8 @@ static void grads_are_near(void)
 static void recompute_changes_no_bit(void)
 {
     static const char *const words[] = { "norm,moe_act", "moe,mlp,vision", "full:2,norm", "core_attn,qkv" };
+    Left apart = mode_alone((Mode){ .fp8 = true, .anew = true }, F32, 7, NULL);
+    left_close(&apart);
     for (int d = 0; d < 2; d++) {
         Left want = mode_alone((Mode){ .fp8 = true }, d ? BF16 : F32, 7, NULL);
         for (int i = 0; i < 4; i++) {
@@ -131,6 +133,20 @@ static void train_alone(const Case *c, double *loss, int steps)
     open_alone(&e, c, engine_conf(c));
     for (int i = 0; i < steps; i++) EXPECT_OK(step(c, &e, 0, i, &loss[i], &norm));
     engine_close(&e);
+}
+
+/* Weights quantised once a step, or for each product. */
+static void kept_weights_change_no_bit(void)
+{
+    enum { SHORT = 3 };
+    double kept[SHORT], anew[SHORT];
+    mode_case(" world=1", true, BF16, first_seed());
+    the_case.mode = (Mode){ .fp8 = true };
+    train_alone(&the_case, kept, SHORT);
+    the_case.mode.anew = true;
+    train_alone(&the_case, anew, SHORT);
+    EXPECT(!memcmp(kept, anew, sizeof kept), "losses end at %.9g and %.9g", kept[SHORT - 1], anew[SHORT - 1]);
+    empty(&the_case);
 }
 
 /* The loss falls as it does with wide products. tests/precision.sh compares the demo. */
@@ -212,6 +228,7 @@ int main(void)
     RUN(only_what_is_listed);
     RUN(grads_are_near);
     RUN(recompute_changes_no_bit);
+    RUN(kept_weights_change_no_bit);
     RUN(losses_stay_near);
     RUN(layouts_agree);
     RUN(chunks_change_no_bit);

@@ -100,6 +100,7 @@ static Status open_engine(Parity *p)
                         .aux_coeff = (float)p->c.aux_coef,
                         .lora      = p->c.adapter.conf,
                         .precision = p->precision,
+                        .fp8_weight_cache = true,
                         .train     = true,
                         .logits    = true };
     policy_default(conf.policy);

@@ -164,6 +164,7 @@ static Status lay_out(Engine *e)
     int64_t sparse = shape_sparse_layers(&e->model.shape.text);
     shard_bind(&e->shard, &e->be, &e->arena[A_PARAM], &e->arena[A_GRAD], &e->arena[A_OPTIM],
                &e->arena[A_HOST]);
+    if (e->conf.fp8_weight_cache) shard_keep_fp8(&e->shard, &e->conf.precision, &e->arena[A_PARAM]);
     model_tables(&e->model, &e->arena[A_PARAM]);
     model_constants(&e->model, &e->be);
     TRY(open_results(e));

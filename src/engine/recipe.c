@@ -157,6 +157,7 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
                     "model.freeze_llm: the model has no vision tower, so nothing is left to train; set "
                     "it to false");
     TRY(recipe_lora(&e->lora, &c->lora, loaded));
+    e->fp8_weight_cache = c->memory.fp8_weight_cache;
     if (!strcmp(c->train.precision, "fp8_block"))
         TRY(precision_fp8(&e->precision, c->train.fp8_products.item, c->train.fp8_products.n));
     return check_trainable(e, &c->optim, s);

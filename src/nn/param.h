@@ -38,9 +38,13 @@ typedef struct AxisCut { MeshAxis axis; int dim; } AxisCut;
 
 typedef struct Lora Lora;                /* nn/lora.h */
 
+/* Copies of a weight in e4m3, as it is and transposed, and their scales (nn/fp8_weight.h). */
+typedef struct QuantizedWeight { Tensor q, scale, qt, scale_t; } QuantizedWeight;
+
 /* The part of a parameter that this rank holds. */
 typedef struct ParamShard {
     Tensor  w, g;                        /* compute dtype; f32 gradient, absent if frozen */
+    QuantizedWeight fp8;                 /* of w; absent: none are kept */
     Tensor  master, m, v;                /* optimizer state of `len` elements: f32 master or, with a bf16 w,
                                             the i16 rest of it (ops/adamw.c), absent when w is f32; moments in
                                             f32 or bf16 */

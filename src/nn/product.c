@@ -37,34 +37,51 @@ static Tensor like_stack(const Pass *c, DType d, Tensor w, int64_t rows, int64_t
     return w.rank == 3 ? t3(c->scratch, "scratch", d, w.n[0], rows, cols) : scratch2(c, d, rows, cols);
 }
 
-static Quantized quantized_weight(const Pass *c, Tensor w, bool transposed)
+/* Rows from .. of a weight, `rows` of them; or all of it, for dx transposed. */
+typedef struct WeightPart { const Param *of; bool transposed; int64_t from, rows; } WeightPart;
+
+static WeightPart whole(const Param *w) { return (WeightPart){ .of = w }; }
+static WeightPart transposed(const Param *w) { return (WeightPart){ .of = w, .transposed = true }; }
+
+/* A part begins on a block: see product_column_step. */
+static Quantized kept_weight(WeightPart p)
 {
-    int64_t   N = w.n[w.rank - 2], K = w.n[w.rank - 1], rows = transposed ? K : N, cols = transposed ? N : K;
+    const QuantizedWeight *z = &p.of->shard.fp8;
+    if (p.transposed) return (Quantized){ z->qt, z->scale_t };
+    if (!p.rows) return (Quantized){ z->q, z->scale };
+    return (Quantized){ t_rows(z->q, p.from, p.rows),
+                        t_rows(z->scale, p.from / QUANT_GROUP, quant_groups(p.rows)) };
+}
+
+static Quantized quantized_weight(const Pass *c, WeightPart p)
+{
+    if (t_has(p.of->shard.fp8.q)) return kept_weight(p);
+    Tensor    w = p.rows ? t_rows(p.of->shard.w, p.from, p.rows) : p.of->shard.w;
+    int64_t   N = w.n[w.rank - 2], K = w.n[w.rank - 1];
+    int64_t   rows = p.transposed ? K : N, cols = p.transposed ? N : K;
     Quantized z = { like_stack(c, E4M3, w, rows, cols),
                     like_stack(c, F32, w, quant_groups(rows), quant_groups(cols)) };
-    if (transposed) op_quantize_weight(c->be, none, none, z.q, z.scale, w, true);
-    else            op_quantize_weight(c->be, z.q, z.scale, none, none, w, true);
+    if (p.transposed) op_quantize_weight(c->be, none, none, z.q, z.scale, w, true);
+    else              op_quantize_weight(c->be, z.q, z.scale, none, none, w, true);
     return z;
 }
 
-static void fp8_product(const Pass *c, Tensor y, Tensor x, Tensor w, bool transposed, Tensor bias, int flags)
+static void fp8_product(const Pass *c, Tensor y, Tensor x, WeightPart w, Tensor bias, int flags)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    Quantized a = quantized_rows(c, x, (ExpertRows){ .capacity = x.n[0] });
-    Quantized b = quantized_weight(c, w, transposed);
+    Quantized a = quantized_rows(c, x, (ExpertRows){ .capacity = x.n[0] }), b = quantized_weight(c, w);
     op_gemm_fp8(c->be, y, a.q, a.scale, b.q, b.scale, bias, flags);
     arena_reset(c->scratch, mark);
 }
 
-static void fp8_experts(const Pass *c, Tensor y, Tensor x, Tensor w, bool transposed, ExpertRows rows,
-                        LoraTerm lora)
+static void fp8_experts(const Pass *c, Tensor y, Tensor x, WeightPart w, ExpertRows rows, LoraTerm lora)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    Quantized a = quantized_rows(c, x, rows), b = quantized_weight(c, w, transposed);
+    Quantized a = quantized_rows(c, x, rows), b = quantized_weight(c, w);
     op_grouped_gemm_fp8(c->be, y, a.q, a.scale, b.q, b.scale, rows.offsets);
     if (t_has(lora.low_rank))
         op_grouped_scaled(c->be, y, lora.low_rank, lora.w, rows.offsets, 1.0f, lora.dropout,
-                          (transposed ? GEMM_NN : GEMM_NT) | GEMM_ACC);
+                          (w.transposed ? GEMM_NN : GEMM_NT) | GEMM_ACC);
     arena_reset(c->scratch, mark);
 }
 
@@ -72,15 +89,16 @@ static void fp8_experts(const Pass *c, Tensor y, Tensor x, Tensor w, bool transp
 
 void product_y(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b)
 {
-    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_product(c, y, x, w->shard.w, false, param_w(b), 0);
+    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_product(c, y, x, whole(w), param_w(b), 0);
     else                                 op_gemm(c->be, y, x, w->shard.w, param_w(b), GEMM_NT);
 }
 
 void product_y_part(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, int64_t from)
 {
-    Tensor rows = t_rows(w->shard.w, from, y.n[1]), bias = b ? t_cols(b->shard.w, from, y.n[1]) : none;
-    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_product(c, y, x, rows, false, bias, 0);
-    else                                 op_gemm(c->be, y, x, rows, bias, GEMM_NT);
+    int64_t n = y.n[1];
+    Tensor  bias = b ? t_cols(b->shard.w, from, n) : none;
+    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_product(c, y, x, (WeightPart){ w, false, from, n }, bias, 0);
+    else                                 op_gemm(c->be, y, x, t_rows(w->shard.w, from, n), bias, GEMM_NT);
 }
 
 void product_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
@@ -90,7 +108,7 @@ void product_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const P
         return;
     }
     op_copy(c->be, y, res);
-    fp8_product(c, y, x, w->shard.w, false, param_w(b), GEMM_ACC);
+    fp8_product(c, y, x, whole(w), param_w(b), GEMM_ACC);
 }
 
 void product_gelu(const Pass *c, Tensor y, Tensor pre, Tensor x, const Param *w, const Param *b, Gelu kind)
@@ -99,13 +117,13 @@ void product_gelu(const Pass *c, Tensor y, Tensor pre, Tensor x, const Param *w,
         op_gemm_gelu(c->be, y, pre, x, w->shard.w, param_w(b), kind);
         return;
     }
-    fp8_product(c, pre, x, w->shard.w, false, param_w(b), 0);
+    fp8_product(c, pre, x, whole(w), param_w(b), 0);
     op_gelu_fwd(c->be, y, pre, kind);
 }
 
 void product_dx(const Pass *c, Tensor dx, Tensor dy, const Param *w, int flags)
 {
-    if (product_is_fp8(c, w, PRODUCT_DX)) fp8_product(c, dx, dy, w->shard.w, true, none, flags);
+    if (product_is_fp8(c, w, PRODUCT_DX)) fp8_product(c, dx, dy, transposed(w), none, flags);
     else                                  op_gemm(c->be, dx, dy, w->shard.w, none, GEMM_NN | flags);
 }
 
@@ -115,7 +133,7 @@ void product_dgelu(const Pass *c, Tensor dpre, Tensor dy, const Param *w, Tensor
         op_gemm_dgelu(c->be, dpre, dy, w->shard.w, pre, kind);
         return;
     }
-    fp8_product(c, dpre, dy, w->shard.w, true, none, 0);
+    fp8_product(c, dpre, dy, transposed(w), none, 0);
     op_gelu_bwd(c->be, dpre, dpre, pre, kind);
 }
 
@@ -128,13 +146,13 @@ void product_dw(const Pass *c, Param *w, Tensor dy, Tensor x)
 
 void experts_y(const Pass *c, Tensor y, Tensor x, const Param *w, ExpertRows rows, LoraTerm lora)
 {
-    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_experts(c, y, x, w->shard.w, false, rows, lora);
+    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_experts(c, y, x, whole(w), rows, lora);
     else op_grouped_gemm(c->be, y, x, w->shard.w, rows.offsets, lora, GEMM_NT);
 }
 
 void experts_dx(const Pass *c, Tensor dx, Tensor dy, const Param *w, ExpertRows rows, LoraTerm lora)
 {
-    if (product_is_fp8(c, w, PRODUCT_DX)) fp8_experts(c, dx, dy, w->shard.w, true, rows, lora);
+    if (product_is_fp8(c, w, PRODUCT_DX)) fp8_experts(c, dx, dy, transposed(w), rows, lora);
     else op_grouped_gemm(c->be, dx, dy, w->shard.w, rows.offsets, lora, GEMM_NN);
 }
 
@@ -150,7 +168,7 @@ void experts_act(const Pass *c, ExpertAct by, Tensor gu, Tensor h, Tensor x, con
         by.act->grouped_fwd(c->be, gu, h, x, w->shard.w, by.rows.offsets, by.gate, lora);
         return;
     }
-    fp8_experts(c, gu, x, w->shard.w, false, by.rows, lora);
+    fp8_experts(c, gu, x, whole(w), by.rows, lora);
     by.act->fwd(c->be, h, gu, by.gate, by.rows.offsets);
 }
 
@@ -163,6 +181,6 @@ void experts_dact(const Pass *c, ExpertAct by, Tensor dgu, Tensor dgate, Tensor 
         return;
     }
     Tensor dh = t_cols(dgu, 0, w->shard.w.n[2]);
-    fp8_experts(c, dh, dout, w->shard.w, true, by.rows, lora);
+    fp8_experts(c, dh, dout, transposed(w), by.rows, lora);
     by.act->bwd(c->be, dgu, dgate, dh, gu, by.gate);
 }

@@ -3,10 +3,10 @@
  * Layers compute y = x w', dx = dy w and dw = dy' x through these functions alone; adapters are products of
  * their own, always in the dtype of the weights (nn/lora.h).
  *
- * In 8 bits (ops/quant.h, power-of-two scales) a product quantises its rows in groups of 128 along the sum
- * and the weight in blocks of 128 x 128, both in scratch, for this product alone. Nothing is kept: a replay
- * quantises the same values to the same bits, and checkpoints hold no scales. A row is quantised by itself,
- * so that its result does not depend on the rows beside it. */
+ * In 8 bits (ops/quant.h, power-of-two scales) a product quantises its rows in groups of 128 along the sum,
+ * in scratch, and takes the weight in blocks of 128 x 128 from its kept copy (nn/fp8_weight.h), or quantises
+ * it too. No scale outlives a step: a replay quantises the same values to the same bits, and checkpoints hold
+ * none. A row is quantised by itself, so that its result does not depend on the rows beside it. */
 #ifndef NN_PRODUCT_H
 #define NN_PRODUCT_H
 

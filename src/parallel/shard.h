@@ -141,6 +141,9 @@ ShardSizes  shard_sizes(const Shard *s);                      /* bytes that shar
 /* Allocates everything and points every Param at its part. s must not move afterwards. host: pinned host
  * memory for offloaded state; may be NULL if there is none. */
 void        shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim, Arena *host);
+/* Places 8-bit copies of the weights that p has products for (nn/fp8_weight.h), where all of a weight stays
+ * on this rank; each change of weights refreshes them. */
+void        shard_keep_fp8(Shard *s, const ProductPrecision *p, Arena *param);
 /* To be called after weights were loaded or initialized, into param_load_view(p) where there is one, else
  * into shard_slice(p->w): sets the others of weight and master, and gathers the weights. */
 void        shard_refresh_weights(Shard *s);

@@ -2,6 +2,8 @@
  * when the unit is next used. Level 3: into a buffer, around each use. */
 #include "parallel/shard_private.h"
 
+#include "nn/fp8_weight.h"
+
 static void gather_start(Shard *s, ShardBucket *b)
 {
     limit_pending(s, b->shard_comm);
@@ -87,11 +89,29 @@ void weights_prefetch_first(Shard *s)
     if (s->conf.overlap && s->units && is_gathered_per_use(s, s->order[0])) fill_buffer(s, s->order[0]);
 }
 
+static void refresh_fp8(Shard *s, const ShardBucket *b)
+{
+    EACH_ITEM(i, s, b) fp8_weight_refresh(s->be, i->p);
+}
+
 void weights_changed(Shard *s, int unit)
 {
     if (s->unit[unit].held >= 0) empty_buffer(s, &s->weights[s->unit[unit].held]);
-    EACH_IN_UNIT(b, s, unit)
-        if (!b->frozen && (b->level == 1 || b->level == 2)) gather_start(s, b);
+    EACH_IN_UNIT(b, s, unit) {
+        if (b->frozen) continue;
+        if (b->level == 1 || b->level == 2) gather_start(s, b);
+        if (b->level == 0) refresh_fp8(s, b);
+    }
+}
+
+void shard_keep_fp8(Shard *s, const ProductPrecision *p, Arena *param)
+{
+    EACH_BUCKET(b, s)
+        EACH_ITEM(i, s, b) {
+            Site site = precision_site(i->p);
+            if (b->level == 0 && site < SITES && (p->fp8[site][PRODUCT_Y] || p->fp8[site][PRODUCT_DX]))
+                fp8_weight_open(i->p, param);
+        }
 }
 
 void shard_wait_weights(Shard *s)
@@ -110,5 +130,7 @@ void shard_refresh_weights(Shard *s)
                           param_load_view(p).t);
     }
     for (int at = 0; at < s->units; at++) weights_changed(s, s->order[at]);
+    EACH_BUCKET(b, s)
+        if (b->frozen && b->level == 0) refresh_fp8(s, b);
     shard_wait_weights(s);
 }
