@@ -37,6 +37,8 @@ __attribute__((format(printf, 3, 4))) static void set(Status *st, Config *c, con
     if (!*st) *st = config_set(c, text);
 }
 
+#define MOE_SCOPES "attn, moe_router, moe_preprocess"
+
 static void set_layout(Status *st, Config *cfg, const SearchAsk *a, const Candidate *c)
 {
     LayerSplit split;
@@ -92,6 +94,9 @@ Status search_config(Config *cfg, const SearchAsk *a, const FoundLayout *f)
     else set(&st, cfg, "model.path=%s", t->model->path);
     set(&st, cfg, "model.dtype=bfloat16");
     if (t->precision == PREC_FP8) set(&st, cfg, "train.precision=fp8_block");
+    if (t->graphs == GRAPHS_PARTIAL)
+        set(&st, cfg, "train.cuda_graph=[%s]", t->model->text.E ? MOE_SCOPES : "attn, mlp");
+    if (t->graphs == GRAPHS_FULL) set(&st, cfg, "train.cuda_graph=full");
     if (a->adapters) set_adapters(cfg, a->adapters);
     else if (t->frozen_vision) set(&st, cfg, "model.freeze_vit=true");
     set(&st, cfg, "data.max_length=%lld", (long long)t->seq);

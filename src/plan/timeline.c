@@ -1,6 +1,7 @@
 /* plan/timeline.c -- the clocks of a dry run; see timeline.h. */
 #include "plan/timeline.h"
 
+#include "base/graph_scopes.h"
 #include "ops/ops.h"
 #include "plan/engines.h"
 
@@ -258,12 +259,20 @@ static void meter_phase(CostListener *m, CostPhase what, int chunk, bool last)
     if (what <= COST_BACKWARD && chunk >= p->time.chunks) p->time.chunks = chunk + 1;
 }
 
+/* The host's time of a launch with what runs as CUDA graphs. */
+static double launch_time(const Hardware *hw, const EngineConf *conf)
+{
+    const double *host = engine_row_at(0)->host;
+    Graphs        g = conf->graphs & GRAPH_FULL ? GRAPHS_FULL : conf->graphs ? GRAPHS_PARTIAL : GRAPHS_NONE;
+    return hw->launch * host[g] / host[GRAPHS_NONE];
+}
+
 Status timeline_open(Timeline **out, const Hardware *hw, const EngineConf *conf, double uneven)
 {
     Timeline *p = *out = calloc(1, sizeof *p);
     bool   shared = conf->ranks.layout.ep > 1 && !conf->balance;
     if (!p) return fail(E_FIT, "no host memory for a timeline");
-    p->hw     = *hw;
+    p->hw = *hw, p->hw.launch = launch_time(hw, conf);
     p->uneven = shared ? uneven : 1;
     p->meter  = (CostListener){ meter_op, meter_start, meter_join, meter_fetch, meter_side, meter_phase };
     return OK;
