@@ -236,10 +236,10 @@ static Status read_adapter(ParityCase *c, const char *dir, const char *adapter)
     return peft_check_base(&c->adapter, &c->model);
 }
 
-static bool has_model(const char *dir)
+static bool has_file(const char *dir, const char *name)
 {
     char file[4200];
-    snprintf(file, sizeof file, "%s/config.json", dir);
+    snprintf(file, sizeof file, "%s/%s", dir, name);
     return !access(file, F_OK);
 }
 
@@ -249,7 +249,7 @@ static Status read_files(ParityCase *c, const char *dir)
     snprintf(adapter, sizeof adapter, "%s/adapter", dir);
     if (peft_is(adapter)) {
         TRY(read_adapter(c, dir, adapter));
-    } else if (!has_model(dir)) {
+    } else if (!has_file(dir, "config.json") && has_file(dir, "info.json")) {
         TRY(read_on_base(c, dir));
     } else {
         TRY(data_dir(data, sizeof data, dir));
