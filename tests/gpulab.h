@@ -46,13 +46,14 @@ static struct {
 
 static inline Tensor gpu_new(DType d, int rank, const int64_t *n, Layout l, int byte)
 {
-    int64_t wide[MAXDIM], gap = l == STRIDED ? 16 : l == LOOSE ? 3 : 0;
+    int64_t pad = dtype_size(d) == 1 ? 16 : 8;
+    int64_t wide[MAXDIM], gap = l == STRIDED ? 2 * pad : l == LOOSE ? 3 : 0;
     memcpy(wide, n, (size_t)rank * sizeof *wide);
     wide[rank - 1] += gap;
     arena_push(&num_.a, "guard", ARENA_ALIGN);
     Tensor t = t_new(&num_.a, "lab", d, rank, wide);
     memset(t.data, byte, (size_t)t_bytes(t));
-    return gap ? t_cols(t, l == STRIDED ? 8 : 1, n[rank - 1]) : t;
+    return gap ? t_cols(t, l == STRIDED ? pad : 1, n[rank - 1]) : t;
 }
 
 static inline char *gpu_row(Tensor t, int64_t r)            /* r-th row, rows of all outer dims counted */
@@ -345,6 +346,7 @@ static inline double gpu_value(const char *p, DType d)
     case BF16: return memcpy(&h, p, 2), bf16_to_f32(h);
     case F64:  return memcpy(&x, p, 8), x;
     case I16:  return memcpy(&h, p, 2), (int16_t)h;
+    case E4M3: return dtype_convert(&f, F32, p, E4M3, 1), f;
     default:   return memcpy(&i, p, 4), i;
     }
 }

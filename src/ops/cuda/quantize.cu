@@ -1,14 +1,17 @@
-/* ops/cuda/quantize.cu -- kernels of quantize.c: one warp for each group of a row, one block of threads for
- * each block of a weight. */
-#include "ops/cuda/cuda.cuh"
-#include "ops/quant.h"
+/* ops/cuda/quantize.cu -- kernels of quantize.c.
+ *
+ * Where rows begin and end on 16 bytes, a thread holds 16 elements of a row, or 64 of a block of a weight,
+ * from the search of amax to the codes: everything is read once. The transposed codes of a block go through
+ * shared memory. Other calls take one warp for each group of a row and one block of threads for each block of
+ * a weight, element by element. */
+#include "ops/cuda/quant.cuh"
 
 namespace {
 
 /* A stack of matrices; a null pointer is an absent output. */
 struct Matrices { void *p; int64_t outer, row; };
 
-static Matrices matrices(Tensor t)
+Matrices matrices(Tensor t)
 {
     return { t.data, t.rank == 3 ? t.s[0] : 0, t.s[t.rank == 3 ? 1 : 0] };
 }
@@ -24,14 +27,55 @@ __device__ inline int group_width(int64_t n, int64_t from)
     return (int)min(n - from, (int64_t)QUANT_GROUP);
 }
 
-__device__ inline uint32_t warp_max_bits(uint32_t x)
+/* --- rows --- */
+
+/* N elements from 16-byte loads, and their amax. */
+template <int N, class T> __device__ inline uint32_t load_units(float (&v)[N], const T *p)
 {
-    for (int o = 16; o; o >>= 1) x = max(x, __shfl_xor_sync(~0u, x, o));
-    return x;
+    uint32_t amax = 0;
+    Pack<T>  x[N / Pack<T>::N];
+    #pragma unroll
+    for (int i = 0; i < N / Pack<T>::N; i++) x[i] = pack_stream(p + i * Pack<T>::N);
+    #pragma unroll
+    for (int i = 0; i < N; i++) {
+        v[i] = to_f32(x[i / Pack<T>::N].v[i % Pack<T>::N]);
+        amax = max(amax, quant_magnitude(v[i]));
+    }
+    return amax;
 }
 
-template <class T> __global__ void rows_kernel(Matrices q, Matrices scale, Matrices x, int64_t R, int64_t K,
-                                               const int32_t *used, bool pow2)
+template <int N> __device__ inline void encode(uint32_t (&code)[N / 4], const float (&v)[N], float inverse)
+{
+    #pragma unroll
+    for (int i = 0; i < N / 4; i++)
+        code[i] = e4m3_four(v[4 * i] * inverse, v[4 * i + 1] * inverse, v[4 * i + 2] * inverse,
+                            v[4 * i + 3] * inverse);
+}
+
+/* Each warp takes four groups of a row, eight lanes a group. The warps of a block take eight rows: their
+ * scales lie together. */
+enum { ROW_WARPS = 8, ROW_GROUPS = 4 };
+
+template <class T> __global__ void __launch_bounds__(ROW_WARPS * 32)
+rows_by_units(Matrices q, Matrices scale, Matrices x, int64_t R, int64_t K, const int32_t *used, bool pow2)
+{
+    unsigned across = (unsigned)(quant_groups(K) + ROW_GROUPS - 1) / ROW_GROUPS;
+    int64_t  r = (int64_t)(blockIdx.x / across) * ROW_WARPS + threadIdx.x / 32;
+    int64_t  g = blockIdx.x % across * ROW_GROUPS + threadIdx.x % 32 / 8;
+    int64_t  col = g * QUANT_GROUP + threadIdx.x % 8 * 16;
+    if (r >= (used ? (int64_t)*used : R)) return;
+    float    v[16];
+    uint32_t code[4], amax = 0;
+    if (col < K) amax = load_units(v, at<const T>(x, 0, r) + col);
+    QuantScale s = quant_scale(lanes_max<8>(amax), pow2);
+    if (col >= K) return;
+    encode(code, v, s.inverse);
+    *(uint4 *)(at<uint8_t>(q, 0, r) + col) = make_uint4(code[0], code[1], code[2], code[3]);
+    if (threadIdx.x % 8 == 0) at<float>(scale, 0, g)[r] = s.scale;
+}
+
+template <class T> __global__ void rows_by_elements(Matrices q, Matrices scale, Matrices x, int64_t R,
+                                                    int64_t K, const int32_t *used, bool pow2)
 {
     int64_t groups = quant_groups(K), warp = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     int64_t r = warp / groups, g = warp % groups, from = g * QUANT_GROUP;
@@ -44,48 +88,142 @@ template <class T> __global__ void rows_kernel(Matrices q, Matrices scale, Matri
         v[i] = lane + 32 * i < n ? to_f32(in[lane + 32 * i]) : 0.0f;
         amax = max(amax, quant_magnitude(v[i]));
     }
-    QuantScale s = quant_scale(warp_max_bits(amax), pow2);
+    QuantScale s = quant_scale(lanes_max<32>(amax), pow2);
     uint8_t *out = at<uint8_t>(q, 0, r) + from;
     for (int i = 0; i < QUANT_GROUP / 32; i++)
         if (lane + 32 * i < n) out[lane + 32 * i] = e4m3_from_f32(v[i] * s.inverse);
     if (lane == 0) at<float>(scale, 0, g)[r] = s.scale;
 }
 
-template <class T> __global__ void weight_kernel(Matrices q, Matrices scale, Matrices qt, Matrices scale_t,
-                                                 Matrices w, int64_t N, int64_t K, bool pow2)
+/* --- weights --- */
+
+/* The block of a weight that a block of threads quantises. */
+struct Where { int64_t e, n, k; int rows, cols; };
+
+__device__ inline Where where(int64_t N, int64_t K)
 {
-    __shared__ uint32_t part[32];
-    int64_t across = quant_groups(K), down = quant_groups(N), e = blockIdx.x / (across * down);
-    int64_t nb = blockIdx.x / across % down, kb = blockIdx.x % across;
-    int64_t n0 = nb * QUANT_GROUP, k0 = kb * QUANT_GROUP;
-    int     rows = group_width(N, n0), cols = group_width(K, k0);
-    uint32_t amax = 0;
-    for (int i = threadIdx.x; i < rows * cols; i += blockDim.x)
-        amax = max(amax, quant_magnitude(to_f32(at<T>(w, e, n0 + i / cols)[k0 + i % cols])));
-    amax = warp_max_bits(amax);
+    int64_t across = quant_groups(K), down = quant_groups(N), n = blockIdx.x / across % down * QUANT_GROUP,
+            k = blockIdx.x % across * QUANT_GROUP;
+    return { blockIdx.x / (across * down), n, k, group_width(N, n), group_width(K, k) };
+}
+
+__device__ inline uint32_t block_max(uint32_t amax)            /* over 256 threads */
+{
+    __shared__ uint32_t part[8];
+    amax = lanes_max<32>(amax);
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = amax;
     __syncthreads();
-    amax = 0;
-    for (int i = 0; i < blockDim.x / 32; i++) amax = max(amax, part[i]);
-    QuantScale s = quant_scale(amax, pow2);
-    for (int i = threadIdx.x; i < rows * cols; i += blockDim.x) {
-        int64_t n = n0 + i / cols, k = k0 + i % cols;
-        uint8_t code = e4m3_from_f32(to_f32(at<T>(w, e, n)[k]) * s.inverse);
-        if (q.p)  at<uint8_t>(q, e, n)[k] = code;
-        if (qt.p) at<uint8_t>(qt, e, k)[n] = code;
-    }
-    if (threadIdx.x == 0 && q.p)  at<float>(scale, e, nb)[kb] = s.scale;
-    if (threadIdx.x == 0 && qt.p) at<float>(scale_t, e, kb)[nb] = s.scale;
+    return lanes_max<8>(part[threadIdx.x % 8]);
 }
+
+/* The scale of the block into both outputs, by one thread. */
+__device__ inline void store_scale(Matrices q, Matrices scale, Matrices qt, Matrices scale_t, const Where &w,
+                                   float s)
+{
+    if (threadIdx.x) return;
+    if (q.p)  at<float>(scale, w.e, w.n / QUANT_GROUP)[w.k / QUANT_GROUP] = s;
+    if (qt.p) at<float>(scale_t, w.e, w.k / QUANT_GROUP)[w.n / QUANT_GROUP] = s;
+}
+
+/* Codes of a block in shared memory: rows of 32 words, 4 words more after every 16 rows, so that columns of 4
+ * bytes are read without bank conflicts. */
+enum { CODE_WORDS = 128 * 32 + 7 * 4 };
+__device__ inline int code_at(int row, int word) { return row * 32 + row / 16 * 4 + word; }
+
+/* Four rows of four bytes become their columns. */
+__device__ inline void transpose4(uint32_t (&v)[4])
+{
+    uint32_t a = __byte_perm(v[0], v[1], 0x5140), b = __byte_perm(v[2], v[3], 0x5140);
+    uint32_t c = __byte_perm(v[0], v[1], 0x7362), d = __byte_perm(v[2], v[3], 0x7362);
+    v[0] = __byte_perm(a, b, 0x5410), v[1] = __byte_perm(a, b, 0x7632);
+    v[2] = __byte_perm(c, d, 0x5410), v[3] = __byte_perm(c, d, 0x7632);
+}
+
+/* A thread stores 16 codes each of four rows of qt. */
+__device__ inline void store_transposed(Matrices qt, const uint32_t *code, const Where &w)
+{
+    int n = threadIdx.x % 8 * 16, k = threadIdx.x / 8 * 4;
+    uint32_t v[4][4];
+    if (n >= w.rows || k >= w.cols) return;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        #pragma unroll
+        for (int j = 0; j < 4; j++) v[i][j] = code[code_at(n + i * 4 + j, k / 4)];
+        transpose4(v[i]);
+    }
+    #pragma unroll
+    for (int j = 0; j < 4; j++) {
+        uint8_t *to = at<uint8_t>(qt, w.e, w.k + k + j) + w.n + n;
+        *(uint4 *)to = make_uint4(v[0][j], v[1][j], v[2][j], v[3][j]);
+    }
+}
+
+/* Thread t holds 8 columns of rows t / 16, t / 16 + 16, ... of the block. */
+template <class T> __global__ void __launch_bounds__(256)
+weight_by_units(Matrices q, Matrices scale, Matrices qt, Matrices scale_t, Matrices x, int64_t N, int64_t K,
+                bool pow2)
+{
+    __shared__ uint32_t code[CODE_WORDS];
+    Where    w = where(N, K);
+    int      row = threadIdx.x / 16, col = threadIdx.x % 16 * 8;
+    float    v[8][8] = { };
+    uint32_t amax = 0;
+    #pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (row + i * 16 < w.rows && col < w.cols)
+            amax = max(amax, load_units(v[i], at<const T>(x, w.e, w.n + row + i * 16) + w.k + col));
+    QuantScale s = quant_scale(block_max(amax), pow2);
+    #pragma unroll
+    for (int i = 0; i < 8; i++) {
+        uint32_t two[2];
+        int      r = row + i * 16;
+        encode(two, v[i], s.inverse);
+        if (qt.p) code[code_at(r, col / 4)] = two[0], code[code_at(r, col / 4 + 1)] = two[1];
+        if (q.p && r < w.rows && col < w.cols)
+            *(uint2 *)(at<uint8_t>(q, w.e, w.n + r) + w.k + col) = make_uint2(two[0], two[1]);
+    }
+    store_scale(q, scale, qt, scale_t, w, s.scale);
+    if (!qt.p) return;
+    __syncthreads();
+    store_transposed(qt, code, w);
+}
+
+template <class T> __global__ void __launch_bounds__(256)
+weight_by_elements(Matrices q, Matrices scale, Matrices qt, Matrices scale_t, Matrices x, int64_t N,
+                   int64_t K, bool pow2)
+{
+    Where    w = where(N, K);
+    uint32_t amax = 0;
+    for (int i = threadIdx.x; i < w.rows * w.cols; i += blockDim.x)
+        amax = max(amax, quant_magnitude(to_f32(at<T>(x, w.e, w.n + i / w.cols)[w.k + i % w.cols])));
+    QuantScale s = quant_scale(block_max(amax), pow2);
+    for (int i = threadIdx.x; i < w.rows * w.cols; i += blockDim.x) {
+        int64_t n = w.n + i / w.cols, k = w.k + i % w.cols;
+        uint8_t code = e4m3_from_f32(to_f32(at<T>(x, w.e, n)[k]) * s.inverse);
+        if (q.p)  at<uint8_t>(q, w.e, n)[k] = code;
+        if (qt.p) at<uint8_t>(qt, w.e, k)[n] = code;
+    }
+    store_scale(q, scale, qt, scale_t, w, s.scale);
+}
+
+bool absent_or_packs(Tensor t) { return !t_has(t) || packs(t); }
 
 }
 
 extern "C" void cuda_quantize_rows(Backend *be, Tensor q, Tensor scale, Tensor x, Tensor offsets, bool pow2)
 {
-    int64_t R = x.n[0], K = x.n[1], warps = R * quant_groups(K);
+    int64_t R = x.n[0], K = x.n[1], groups = quant_groups(K);
+    int64_t blocks = ceil_div(R, ROW_WARPS) * ceil_div(groups, ROW_GROUPS);
     const int32_t *used = t_has(offsets) ? (const int32_t *)offsets.data + t_count(offsets) - 1 : NULL;
-    BY_DTYPE(x.dtype, T, LAUNCH(be, "quantize_rows", rows_kernel<T>, ceil_div(warps, 8), 256, 0, matrices(q),
-                                matrices(scale), matrices(x), R, K, used, pow2));
+    bool units = packs(q) && packs(x);
+    BY_DTYPE(x.dtype, T, {
+        if (units)
+            LAUNCH(be, "quantize_rows", rows_by_units<T>, blocks, ROW_WARPS * 32, 0, matrices(q),
+                   matrices(scale), matrices(x), R, K, used, pow2);
+        else
+            LAUNCH(be, "quantize_rows", rows_by_elements<T>, ceil_div(R * groups, 8), 256, 0, matrices(q),
+                   matrices(scale), matrices(x), R, K, used, pow2);
+    });
 }
 
 extern "C" void cuda_quantize_weight(Backend *be, Tensor q, Tensor scale, Tensor qt, Tensor scale_t, Tensor w,
@@ -93,6 +231,13 @@ extern "C" void cuda_quantize_weight(Backend *be, Tensor q, Tensor scale, Tensor
 {
     int64_t E = w.rank == 3 ? w.n[0] : 1, N = w.n[w.rank - 2], K = w.n[w.rank - 1];
     int64_t blocks = E * quant_groups(N) * quant_groups(K);
-    BY_DTYPE(w.dtype, T, LAUNCH(be, "quantize_weight", weight_kernel<T>, blocks, 256, 0, matrices(q),
-                                matrices(scale), matrices(qt), matrices(scale_t), matrices(w), N, K, pow2));
+    bool    units = packs(w) && absent_or_packs(q) && absent_or_packs(qt);
+    BY_DTYPE(w.dtype, T, {
+        if (units)
+            LAUNCH(be, "quantize_weight", weight_by_units<T>, blocks, 256, 0, matrices(q), matrices(scale),
+                   matrices(qt), matrices(scale_t), matrices(w), N, K, pow2);
+        else
+            LAUNCH(be, "quantize_weight", weight_by_elements<T>, blocks, 256, 0, matrices(q), matrices(scale),
+                   matrices(qt), matrices(scale_t), matrices(w), N, K, pow2);
+    });
 }
