@@ -1,5 +1,6 @@
-/* ops/cuda/gemm_fp8.cu -- kernels of gemm_fp8.c: a thread for each element of c. */
-#include "ops/cuda/cuda.cuh"
+/* ops/cuda/gemm_fp8.cu -- kernels of gemm_fp8.c: a thread for each element of c, where grouped_fp8.cu has no
+ * faster way. */
+#include "ops/cuda/grouped_fp8.h"
 #include "ops/quant.h"
 
 namespace {
@@ -78,6 +79,7 @@ extern "C" void cuda_gemm_fp8(Backend *be, Tensor c, Tensor a, Tensor sa, Tensor
 extern "C" void cuda_grouped_gemm_fp8(Backend *be, Tensor c, Tensor a, Tensor sa, Tensor b, Tensor sb,
                                       Tensor offsets)
 {
+    if (grouped_fp8(be, c, a, sa, b, sb, offsets)) return;
     Fp8Args x = args_of(c, a, sa, b, sb);
     x.offsets = (const int32_t *)offsets.data, x.E = offsets.n[0] - 1;
     launch(be, "grouped_gemm_fp8", c, x);

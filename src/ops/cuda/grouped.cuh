@@ -269,8 +269,8 @@ __device__ void produce(const Maps &maps, const GroupedJob &g, const int *off, u
 template <bool CLUSTER> struct Releaser {
     uint32_t own, other;                        /* barriers */
 
-    __device__ Releaser(uint32_t base)
-        : own(base + EMPTY), other(CLUSTER ? smem_of(base + EMPTY, cluster_rank() ^ 1) : 0) { }
+    __device__ Releaser(uint32_t empty)
+        : own(empty), other(CLUSTER ? smem_of(empty, cluster_rank() ^ 1) : 0) { }
 
     __device__ void operator()(int s) const
     {
@@ -340,24 +340,60 @@ __device__ inline void store_piece(float, uint32_t at, const uint32_t *v)
                    v[2 * i], v[2 * i + 1]);
 }
 
+/* Stores a piece to columns col .. of the strip's rows, by TMA or, at the ragged end of an expert, row by
+ * row. */
+__device__ inline void send(uint32_t at, const CUtensorMap *map, bf16 *to, int64_t row_size, const Strip &o,
+                            int col, int N)
+{
+    int lane = threadIdx.x % 32;
+    if (o.rows >= 16) {
+        async_fence();
+        __syncwarp();
+        if (!lane) tma_store(map, at, o.x + col, o.y, 0);
+    } else {
+        int x = o.x + col + lane % 8 * 8;
+        __syncwarp();
+        #pragma unroll 1
+        for (int i = 0; i < 4; i++) {
+            int   row = i * 4 + lane / 8;
+            uint4 v   = smem_load(at + row * 128 + (((lane % 8) ^ (row & 7)) << 4));
+            if (row < o.rows && x < N) *(uint4 *)(to + (o.y + row) * row_size + x) = v;
+        }
+    }
+    if (!lane) tma_commit();                    /* also when empty: groups alternate between the two pieces */
+}
+
+__device__ inline uint32_t pair_of(float x, float y)
+{
+    __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
+    return *(uint32_t *)&two;
+}
+
 /* --- tensor maps --- */
 
-/* A tensor map of boxes of 128 bytes by `rows` rows of a matrix or a stack of matrices; elements outside read
- * as zero. */
-static inline CUtensorMap map_of(Backend *be, Tensor t, int rows)
+/* A tensor map of boxes of `cols` by `rows` elements of a matrix or a stack of matrices; elements outside
+ * read as zero. */
+static inline CUtensorMap map_boxes(Backend *be, Tensor t, int cols, int rows, CUtensorMapSwizzle swizzle)
 {
     static const EncodeTiled encode = find_encode();
     CUtensorMap map;
     cuuint64_t  n[3], s[2], size = dtype_size((DType)t.dtype);
-    cuuint32_t  box[3] = { (cuuint32_t)(128 / size), (cuuint32_t)rows, 1 }, one[3] = { 1, 1, 1 };
+    cuuint32_t  box[3] = { (cuuint32_t)cols, (cuuint32_t)rows, 1 }, one[3] = { 1, 1, 1 };
+    CUtensorMapDataType type = t.dtype == F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                             : t.dtype == BF16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                 : CU_TENSOR_MAP_DATA_TYPE_UINT8;
     for (int i = 0; i < t.rank; i++) n[i] = (cuuint64_t)t.n[t.rank - 1 - i];
     for (int i = 0; i + 1 < t.rank; i++) s[i] = (cuuint64_t)t.s[t.rank - 2 - i] * size;
     CUresult r = !encode ? CUDA_ERROR_NOT_FOUND
-        : encode(&map, t.dtype == F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                 t.rank, t.data, n, s, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        : encode(&map, type, t.rank, t.data, n, s, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r != CUDA_SUCCESS) cuda_stick(be, cudaErrorInvalidValue, "grouped_gemm: tensor map");
     return map;
+}
+/* Boxes of 128 bytes by `rows` rows, as wgmma reads them. */
+static inline CUtensorMap map_of(Backend *be, Tensor t, int rows)
+{
+    return map_boxes(be, t, 128 / (int)dtype_size((DType)t.dtype), rows, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 /* The job without c. */
@@ -378,6 +414,14 @@ static inline Maps maps_of(Backend *be, Tensor a, Tensor b, LoraTerm lora, int a
     if (a.n[1]) m.a = map_of(be, a, a_rows), m.b = map_of(be, b, b_rows);
     if (t_has(lora.low_rank)) m.low = map_of(be, lora.low_rank, a_rows), m.w = map_of(be, lora.w, b_rows);
     return m;
+}
+
+/* Whether rows begin on 16 bytes, whatever their length: enough for a tensor map to read. */
+static inline bool begins(Tensor t)
+{
+    bool ok = (intptr_t)t.data % 16 == 0;
+    for (int i = 0; i + 1 < t.rank; i++) ok = ok && t.s[i] * (int64_t)dtype_size((DType)t.dtype) % 16 == 0;
+    return ok;
 }
 
 /* Whether the fast kernels take the LoRA term; true without one. */

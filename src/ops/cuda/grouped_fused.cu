@@ -32,11 +32,6 @@ enum { OWN = OFFSETS, SEGMENTS = OWN + CONSUMERS * 8 };
 
 __device__ inline float low(uint32_t two)  { return __uint_as_float(two << 16); }
 __device__ inline float high(uint32_t two) { return __uint_as_float(two & 0xffff0000u); }
-__device__ inline uint32_t pair_of(float x, float y)
-{
-    __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
-    return *(uint32_t *)&two;
-}
 
 /* The address of a lane's 16 bytes of the first 16 columns of a piece, for stmatrix4 and ldmatrix4; those of
  * the q-th 16 columns are at this ^ q * 32. Lane 0's address is that of the piece. */
@@ -72,29 +67,6 @@ struct Kept {
             if (i % (ROUNDS * 16) + 16 < ROUNDS * 16) word[i] = word[i + 16];
     }
 };
-
-/* Stores a piece to columns col .. of the strip's rows, by TMA or, at the ragged end of an expert, row by
- * row. */
-__device__ inline void send(uint32_t at, const CUtensorMap *map, bf16 *to, int64_t row_size, const Strip &o,
-                            int col, int N)
-{
-    int lane = threadIdx.x % 32;
-    if (o.rows >= 16) {
-        async_fence();
-        __syncwarp();
-        if (!lane) tma_store(map, at, o.x + col, o.y, 0);
-    } else {
-        int x = o.x + col + lane % 8 * 8;
-        __syncwarp();
-        #pragma unroll 1
-        for (int i = 0; i < 4; i++) {
-            int   row = i * 4 + lane / 8;
-            uint4 v   = smem_load(at + row * 128 + (((lane % 8) ^ (row & 7)) << 4));
-            if (row < o.rows && x < N) *(uint4 *)(to + (o.y + row) * row_size + x) = v;
-        }
-    }
-    if (!lane) tma_commit();                    /* also when empty: groups alternate between the two pieces */
-}
 
 /* The forward epilogue. A round is 64 columns: g, u, and h in two phases. */
 struct Forward {

@@ -132,7 +132,7 @@ __device__ void multiply_tiles(const GroupedJob &g, const int *off, uint32_t bas
     ExpertTile t = { };
     ExpertTileWalk<MODE, BN, CLUSTER> walk(off, g);
     TileReaderOf<CLUSTER> tiles(base + QUEUE);
-    Releaser<CLUSTER>     release_stage(base);
+    Releaser<CLUSTER>     release_stage(base + EMPTY);
     bool     active = false;
 
     auto multiply = [&](int step) {
@@ -415,14 +415,6 @@ template <class C, bool ACC> void choose(Backend *be, const GroupedCall &q)
     else if (q.mode == GEMM_NT) launch<GEMM_NT, C, ACC, false>(be, q);
     else if (q.mode == GEMM_NN) launch<GEMM_NN, C, ACC, false>(be, q);
     else                        launch<GEMM_TN, C, ACC, false>(be, q);
-}
-
-/* Whether rows begin on 16 bytes, whatever their length: enough for a tensor map to read. */
-bool begins(Tensor t)
-{
-    bool ok = (intptr_t)t.data % 16 == 0;
-    for (int i = 0; i + 1 < t.rank; i++) ok = ok && t.s[i] * (int64_t)dtype_size((DType)t.dtype) % 16 == 0;
-    return ok;
 }
 
 /* Whether the fast kernels can apply the dropout: they draw random numbers for 8 columns of an operand, or 32
