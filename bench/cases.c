@@ -1,5 +1,5 @@
 /* bench/cases.c -- see bench_cases.h. */
-#include "bench/experts.h"
+#include "bench/fp8.h"
 #include "bench/hold_sms.h"
 
 #include <math.h>
@@ -347,6 +347,8 @@ static const Bench benches[] = {
     { "combine (sum K rows)",       make_permute,       run_combine, 0, 0, 0 },
     { "cross entropy fwd",          make_ce,            run_ce, 0, 0, 0 },
     { "cross entropy bwd",          make_ce,            run_ce_bwd, 0, 0, 0 },
+    { "tokens to fp8",              make_quantize,      run_quantize_rows, 0, 0, 0 },
+    { "expert weights to fp8",      make_quantize,      run_quantize_weight, 0, 0, 0 },
     { "norm of gradients",          make_squares,       run_squares, 0, 0, 0 },
     { "adamw",                      make_adam,          run_adam, 0, 0, 0 },
 };
@@ -373,10 +375,15 @@ static const Bench card_benches[] = {
     { "tower down y = x w'",        make_gemm,          run_gemm_nt,    16384, 1152, 4304 },
     { "tower down dx = dy w",       make_gemm,          run_gemm_nn,    16384, 4304, 1152 },
     { "experts gate, up y = x w'",  make_experts,       run_experts_nt, 0, 1536, 2048 },
+    { "experts gate, up y fp8",     make_fp8_experts,   run_fp8_y,      0, 1536, 2048 },
+    { "experts gate, up x to fp8 + y", make_fp8_experts, run_fp8_quantize_y, 0, 1536, 2048 },
     { "experts gate, up dx = dy w", make_experts,       run_experts_nn, 0, 1536, 2048 },
+    { "experts gate, up dx fp8",    make_fp8_experts,   run_fp8_dx,     0, 1536, 2048 },
     { "experts gate, up dw",        make_experts,       run_experts_tn, 0, 1536, 2048 },
     { "experts down y = x w'",      make_experts,       run_experts_nt, 0, 2048, 768 },
+    { "experts down y fp8",         make_fp8_experts,   run_fp8_y,      0, 2048, 768 },
     { "experts down dx = dy w",     make_experts,       run_experts_nn, 0, 2048, 768 },
+    { "experts down dx fp8",        make_fp8_experts,   run_fp8_dx,     0, 2048, 768 },
     { "experts down dw",            make_experts,       run_experts_tn, 0, 2048, 768 },
 };
 

@@ -1,0 +1,72 @@
+/* bench/fp8.c -- see bench/fp8.h. */
+#include "bench/fp8.h"
+
+static const Tensor none = { 0 };
+
+static int64_t groups(int64_t n) { return (n + 127) / 128; }
+
+static Tensor codes(const Setup *s, int64_t E, int64_t rows, int64_t cols)
+{
+    return t3(s->a, "bench", E4M3, E, rows, cols);
+}
+
+/* A quantised copy of x; its scales go to *scale. */
+static Tensor quantized_rows(const Setup *s, Tensor x, Tensor *scale)
+{
+    Tensor q = t2(s->a, "bench", E4M3, x.n[0], x.n[1]);
+    *scale = t2(s->a, "bench", F32, groups(x.n[1]), x.n[0]);
+    op_quantize_rows(s->be, q, *scale, x, none, true);
+    return q;
+}
+
+/* t: y, x, dx | offsets at 5 | codes and scales of x, dy, w, transposed w */
+enum { Y, XIN, DX, XQ = 12, XS, DYQ, DYS, WQ, WS, WT, WTS, W };
+
+void make_quantize(Case *c)
+{
+    const Setup *s = c->s;
+    int64_t E = s->E, out = c->n ? c->n : 2 * s->F, in = c->k ? c->k : s->D, m = c->m ? c->m : s->T;
+    c->t[XIN] = randn(s, s->d, m, in);
+    c->t[XQ] = quantized_rows(s, c->t[XIN], &c->t[XS]);
+    c->t[W] = t_as3(randn(s, s->d, E * out, in), E, out, in);
+    c->t[WQ] = codes(s, E, out, in), c->t[WS] = t3(s->a, "bench", F32, E, groups(out), groups(in));
+    c->t[WT] = codes(s, E, in, out), c->t[WTS] = t3(s->a, "bench", F32, E, groups(in), groups(out));
+}
+void run_quantize_rows(void *p)
+{
+    Case *c = p;
+    op_quantize_rows(c->s->be, c->t[XQ], c->t[XS], c->t[XIN], none, true);
+}
+void run_quantize_weight(void *p)
+{
+    Case *c = p;
+    op_quantize_weight(c->s->be, c->t[WQ], c->t[WS], c->t[WT], c->t[WTS], c->t[W], true);
+}
+
+void make_fp8_experts(Case *c)
+{
+    const Setup *s = c->s;
+    int64_t R = s->T * s->K;
+    c->m = R;
+    bench_route(c);
+    make_quantize(c);
+    c->t[Y] = randn(s, s->d, R, c->t[W].n[1]);
+    c->t[DYQ] = quantized_rows(s, c->t[Y], &c->t[DYS]);
+    c->t[DX] = blank(s, s->d, R, c->t[W].n[2]);
+    run_quantize_weight(c);
+}
+void run_fp8_y(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    op_grouped_gemm_fp8(c->s->be, t[Y], t[XQ], t[XS], t[WQ], t[WS], t[5]);
+}
+void run_fp8_dx(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    op_grouped_gemm_fp8(c->s->be, t[DX], t[DYQ], t[DYS], t[WT], t[WTS], t[5]);
+}
+void run_fp8_quantize_y(void *p)
+{
+    run_quantize_rows(p);
+    run_fp8_y(p);
+}

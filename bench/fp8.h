@@ -1,0 +1,14 @@
+/* bench/fp8.h -- cases of bench/cases.h about quantisation and e4m3 products of the experts. */
+#ifndef BENCH_FP8_H
+#define BENCH_FP8_H
+
+#include "bench/experts.h"
+
+void    make_fp8_experts(Case *c);                   /* k to n, transposed for dx */
+BenchFn run_fp8_y, run_fp8_dx;
+BenchFn run_fp8_quantize_y;                          /* with the quantisation of x */
+
+void    make_quantize(Case *c);                      /* m rows of k; a stack of weights of n by k */
+BenchFn run_quantize_rows, run_quantize_weight;
+
+#endif
