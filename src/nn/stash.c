@@ -10,7 +10,7 @@
 #define BIT(l) (1u << L_##l)
 
 enum {
-    TOWER_LABELS = BIT(V_STAT) | BIT(V_NORM) | BIT(V_QKV) | BIT(V_ROPE) | BIT(V_CORE) | BIT(V_RESID) |
+    TOWER_LABELS = BIT(V_STAT) | BIT(V_NORM) | BIT(V_QKV) | BIT(V_CORE) | BIT(V_RESID) |
                    BIT(V_UP) | BIT(V_ACT) | BIT(MERGER),
     LAYER_LABELS = BIT(INPUT) | BIT(STAT) | BIT(NORM) | BIT(QKV) | BIT(ROPE) | BIT(LATENT) | BIT(UP_PROJ) |
                    BIT(GDN) | BIT(CORE) | BIT(RESID) | BIT(MLP_NORM) | BIT(LOGITS) | BIT(DISPATCH) |

@@ -39,8 +39,7 @@ typedef enum { KEEP, DROP, PIN, OFFLOAD } Policy;  /* PIN: always kept; OFFLOAD:
     LABEL(MLP_ACT,   KEEP, "activation product of dense layers")                                   \
     LABEL(V_STAT,    KEEP, "vision tower: row statistics of norms, log-sum-exps")                  \
     LABEL(V_NORM,    KEEP, "vision tower: normalised inputs")                                      \
-    LABEL(V_QKV,     KEEP, "vision tower: query, key and value projections")                       \
-    LABEL(V_ROPE,    KEEP, "vision tower: rotated queries and keys")                               \
+    LABEL(V_QKV,     KEEP, "vision tower: rotated queries and keys, values")                       \
     LABEL(V_CORE,    KEEP, "vision tower: attention output")                                       \
     LABEL(V_RESID,   KEEP, "vision tower: residual stream inside a block")                         \
     LABEL(V_UP,      KEEP, "vision tower: first feed-forward projection")                          \

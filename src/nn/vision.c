@@ -13,6 +13,9 @@ static Tensor part(const Vision *v, Tensor qkv, int i)       /* q, k or v of a (
 }
 static Tensor whole(const Vision *v, Tensor t) { return t_heads(t, 0, v->H, v->D / v->H); }
 
+/* q and k, whose heads lie side by side. */
+static Tensor rotated(const Vision *v, Tensor qkv) { return t_heads(qkv, 0, 2 * v->H, v->D / v->H); }
+
 static void block_attention(const Pass *c, const Vision *v, const VisionBlock *m, BlockAct *a, Tensor cs)
 {
     int64_t P = a->x.n[0], D = v->D;
@@ -21,17 +24,14 @@ static void block_attention(const Pass *c, const Vision *v, const VisionBlock *m
     need(c, L_V_STAT, &a->stat1, F32, P, 2);
     if (need(c, L_V_NORM, &a->n1, d, P, D))
         op_layernorm_fwd(c->be, a->n1, a->stat1, a->x, m->norm1_w->shard.w, m->norm1_b->shard.w, LN_EPS);
-    if (need(c, L_V_QKV, &a->qkv, d, P, 3 * D)) linear_fwd(c, a->qkv, a->n1, m->w_qkv, m->b_qkv);
-    bool now = need(c, L_V_ROPE, &a->q, d, P, D);
-    now     |= need(c, L_V_ROPE, &a->k, d, P, D);
-    if (now) {
-        op_rope_fwd(c->be, whole(v, a->q), none, part(v, a->qkv, 0), none, cs, 0.0f);
-        op_rope_fwd(c->be, whole(v, a->k), none, part(v, a->qkv, 1), none, cs, 0.0f);
+    if (need(c, L_V_QKV, &a->qkv, d, P, 3 * D)) {
+        linear_fwd(c, a->qkv, a->n1, m->w_qkv, m->b_qkv);
+        op_rope_fwd(c->be, rotated(v, a->qkv), none, rotated(v, a->qkv), none, cs, 0.0f);
     }
     need(c, L_V_STAT, &a->lse, F32, v->H, P);
     if (need(c, L_V_CORE, &a->o, d, P, D))
-        op_attention_fwd(c->be, whole(v, a->o), a->lse, whole(v, a->q), whole(v, a->k), part(v, a->qkv, 2),
-                         c->batch->vseg, 1.0f / sqrtf((float)(D / v->H)));
+        op_attention_fwd(c->be, whole(v, a->o), a->lse, part(v, a->qkv, 0), part(v, a->qkv, 1),
+                         part(v, a->qkv, 2), c->batch->vseg, 1.0f / sqrtf((float)(D / v->H)));
 }
 
 /* The projection and its activation, in one product where both are wanted and nothing is added between. */
@@ -69,15 +69,13 @@ static void block_attention_bwd(const Pass *c, const Vision *v, const VisionBloc
     DType d = (DType)a->x.dtype;
     Tensor none = { 0 };
     Tensor dout = scratch2(c, d, P, D), delta = scratch2(c, F32, v->H, P), dqkv = scratch2(c, d, P, 3 * D);
-    Tensor dq = part(v, dqkv, 0), dk = part(v, dqkv, 1);
     bool   deeper = t_has(dn) || is_trainable(m->w_qkv) || is_trainable(m->b_qkv);
     linear_bwd(c, deeper ? dout : none, dh, a->o, m->w_o, m->b_o);
     if (!deeper) return;
-    op_attention_bwd(c->be, dq, dk, part(v, dqkv, 2), delta, whole(v, dout), whole(v, a->o), a->lse,
-                     whole(v, a->q), whole(v, a->k), part(v, a->qkv, 2), c->batch->vseg,
-                     1.0f / sqrtf((float)(D / v->H)));
-    op_rope_bwd(c->be, dq, none, dq, none, none, none, cs);
-    op_rope_bwd(c->be, dk, none, dk, none, none, none, cs);
+    op_attention_bwd(c->be, part(v, dqkv, 0), part(v, dqkv, 1), part(v, dqkv, 2), delta, whole(v, dout),
+                     whole(v, a->o), a->lse, part(v, a->qkv, 0), part(v, a->qkv, 1), part(v, a->qkv, 2),
+                     c->batch->vseg, 1.0f / sqrtf((float)(D / v->H)));
+    op_rope_bwd(c->be, rotated(v, dqkv), none, rotated(v, dqkv), none, none, none, cs);
     linear_bwd(c, dn, dqkv, a->n1, m->w_qkv, m->b_qkv);
 }
 

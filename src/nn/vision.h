@@ -36,7 +36,7 @@ typedef struct Vision {
 
 typedef struct BlockAct {
     Tensor x;                                /* input (P, D) */
-    Tensor n1, stat1, qkv, q, k, o, lse, h, n2, stat2, up, act;
+    Tensor n1, stat1, qkv, o, lse, h, n2, stat2, up, act;    /* qkv: q and k rotated */
 } BlockAct;
 
 typedef struct MergerAct { Tensor x, n, stat, f1, a1; } MergerAct;

@@ -38,7 +38,7 @@ void vision_describe_block(Description *d, const VisionShape *v)
     product(d, LINEAR_FEED, L_INPUT, BLOCK(w_down), I, D);
     describe_vector(d, BLOCK(b_down), D);
     keep(d, L_INPUT, D, 0), keep(d, L_V_NORM, 2 * D, 0), keep(d, L_V_STAT, 4 + H, 4);
-    keep(d, L_V_QKV, 3 * D, 0), keep(d, L_V_ROPE, 2 * D, 0), keep(d, L_V_CORE, D, 0);
+    keep(d, L_V_QKV, 3 * D, 0), keep(d, L_V_CORE, D, 0);
     keep(d, L_V_RESID, D, 0), keep(d, L_V_UP, I, 0), keep(d, L_V_ACT, I, 0);
 }
 
