@@ -256,6 +256,11 @@ static void run_ce(void *p)
     op_ce_part(c->s->be, c->t[5], c->t[0], c->t[2], 0);
     op_ce_join(c->s->be, c->t[3], c->t[1], (Tensor){ 0 }, c->t[5], c->t[2], factor(1.0f));
 }
+static void run_ce_grad(void *p)
+{
+    Case *c = p;
+    op_ce_grad(c->s->be, c->t[5], c->t[4], c->t[0], c->t[2], factor(1.0f));
+}
 static void run_ce_bwd(void *p)
 {
     Case *c = p;
@@ -347,6 +352,7 @@ static const Bench benches[] = {
     { "combine (sum K rows)",       make_permute,       run_combine, 0, 0, 0 },
     { "cross entropy fwd",          make_ce,            run_ce, 0, 0, 0 },
     { "cross entropy bwd",          make_ce,            run_ce_bwd, 0, 0, 0 },
+    { "cross entropy fwd + bwd",    make_ce,            run_ce_grad, 0, 0, 0 },
     { "tokens to fp8",              make_quantize,      run_quantize_rows, 0, 0, 0 },
     { "expert weights to fp8",      make_quantize,      run_quantize_weight, 0, 0, 0 },
     { "norm of gradients",          make_squares,       run_squares, 0, 0, 0 },

@@ -87,6 +87,18 @@ static Tensor labels_of(int64_t n, int64_t V)
     return labels;
 }
 
+/* Sums and gradient from one reading of the logits, into other memory and in place. */
+static void in_one_pass(Tensor logits, Tensor labels, Factor scale)
+{
+    int64_t n = logits.n[0];
+    Tensor  part = output(gpu_new(F64, 2, (int64_t[]){ n, 3 }, DENSE, 0xff));
+    Tensor  dlogits = out2(any_float(), n, logits.n[1], any_layout());
+    CALL(ce_grad, part, dlogits, logits, labels, scale);
+    Tensor  again = output(gpu_new(F64, 2, (int64_t[]){ n, 3 }, DENSE, 0xff));
+    Tensor  z = output(in2((DType)logits.dtype, n, logits.n[1], maybe() ? DENSE : any_layout()));
+    CALL(ce_grad, again, z, z, labels, scale);
+}
+
 /* The vocabulary in `slices` runs of columns; with more than one, some may be empty. */
 static void loss_of(int64_t n, int64_t V, DType d, float spread, int slices)
 {
@@ -107,6 +119,7 @@ static void loss_of(int64_t n, int64_t V, DType d, float spread, int slices)
     int64_t cols = from >= V ? 0 : V - from < wide ? V - from : wide;
     Tensor  dlogits = out2(any_float(), n, cols, any_layout()), z = t_cols(logits, from < V ? from : 0, cols);
     CALL(ce_bwd, dlogits, z, lse, labels, from, scale);
+    if (slices == 1) in_one_pass(logits, labels, scale);
     output(z);
     CALL(ce_bwd, z, z, lse, labels, from, scale);
 }

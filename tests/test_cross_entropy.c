@@ -57,6 +57,22 @@ static float farthest(Tensor a, Tensor b)
     return worst;
 }
 
+static bool equal(Tensor a, Tensor b) { return !memcmp(a.data, b.data, (size_t)t_bytes(a)); }
+
+/* Parts and gradient of ce_grad, also in place, are those of ce_part and ce_bwd to the bit. */
+static void in_one_pass(Tensor want, Tensor x, Tensor labels)
+{
+    int64_t n = x.n[0];
+    Tensor  part = num_poison(F64, n, 3), again = num_poison(F64, n, 3), want_part = num_poison(F64, n, 3);
+    Tensor  d = num_poison((DType)x.dtype, n, x.n[1]), copy = num_poison((DType)x.dtype, n, x.n[1]);
+    op_ce_part(BE, want_part, x, labels, 0);
+    op_ce_grad(BE, part, d, x, labels, factor(0.25f));
+    op_copy(BE, copy, x);
+    op_ce_grad(BE, again, copy, copy, labels, factor(0.25f));
+    EXPECT(equal(part, want_part) && equal(again, want_part), "parts of ce_grad");
+    EXPECT(equal(d, want) && equal(copy, want), "gradient of ce_grad");
+}
+
 static void check(DType d, int64_t n, int64_t V, float spread, float offset)
 {
     Tensor x = num_randn(d, n, V), labels = random_labels(n, V), loss = tally(0), scale_free = tally(0);
@@ -90,6 +106,7 @@ static void check(DType d, int64_t n, int64_t V, float spread, float offset)
            sum);
     op_ce_bwd(BE, wide, x, lse, labels, 0, factor(0.25f));
     op_ce_bwd(BE, grad, x, lse, labels, 0, factor(0.25f));
+    in_one_pass(grad, x, labels);
     op_ce_bwd(BE, x, x, lse, labels, 0, factor(0.25f));                  /* in place */
     float tol = offset == 0 ? 6e-7f : 2e-6f;      /* an lse of 13 is known to 1e-6, one of 100 to 4e-6 */
     EXPECT(farthest(wide, ref) <= tol, "f32: %g", farthest(wide, ref));

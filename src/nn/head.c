@@ -12,32 +12,46 @@ int64_t head_chunk_rows(int64_t V, int64_t logits)
 /* The columns of real ids; the columns behind them are padding, which does not enter the loss. */
 static Tensor real_of(const Head *h, Tensor z) { return t_cols(z, 0, h->w->shard.real_rows); }
 
-static void chunk_gradient(const Pass *c, const Head *h, Tensor dn, Tensor n, Tensor logits, Tensor lse,
-                           Tensor labels, Factor scale)
+/* A chunk of rows: normalised rows n and their gradient dn, labels, results of the loss. */
+typedef struct HeadChunk { Tensor n, dn, labels, logits, part, lse, loss, each; Factor scale; } HeadChunk;
+
+static Tensor logits_grad(const Pass *c, const HeadChunk *k)
 {
-    int64_t real = h->w->shard.real_rows, padding = logits.n[1] - real;
-    bool   alike = c->env->dtype == c->env->logits_dtype;
-    Tensor dz = alike ? logits : scratch2(c, c->env->dtype, n.n[0], logits.n[1]);
-    op_ce_bwd(c->be, real_of(h, dz), real_of(h, logits), lse, labels, h->w->shard.first_row, scale);
+    bool alike = c->env->dtype == c->env->logits_dtype;
+    return alike ? k->logits : scratch2(c, c->env->dtype, k->logits.n[0], k->logits.n[1]);
+}
+
+/* The loss, and dz where it is wanted. Ranks of tp exchange parts before they know the gradient. */
+static void logits_loss(const Pass *c, const Head *h, const HeadChunk *k, Tensor dz)
+{
+    int64_t from = h->w->shard.first_row;
+    bool    whole = mesh_size(c->env->mesh, AX_TP) == 1, back = t_has(dz);
+    Tensor  z = real_of(h, k->logits);
+    if (whole && back) op_ce_grad(c->be, k->part, real_of(h, dz), z, k->labels, k->scale);
+    else               op_ce_part(c->be, k->part, z, k->labels, from);
+    op_ce_join(c->be, k->loss, k->lse, k->each, all_rows(c, k->part), k->labels, k->scale);
+    if (!whole && back) op_ce_bwd(c->be, real_of(h, dz), z, k->lse, k->labels, from, k->scale);
+}
+
+static void weights_grad(const Pass *c, const Head *h, const HeadChunk *k, Tensor dz)
+{
+    int64_t real = h->w->shard.real_rows, padding = dz.n[1] - real;
     if (padding) op_fill(c->be, t_cols(dz, real, padding), 0.0f);
-    linear_bwd(c, dn, dz, n, h->w, NULL);
+    linear_bwd(c, k->dn, dz, k->n, h->w, NULL);
 }
 
 /* One chunk of rows: logits of this rank's part of the vocabulary and the loss; with `back` gradients of the
  * weights and this part's share of the gradient of the rows (dn). */
-static void chunk_loss(const Pass *c, const Head *h, Tensor loss, Tensor each, Tensor dn, Tensor n,
-                       Tensor labels, Factor scale, bool back)
+static void chunk_loss(const Pass *c, const Head *h, HeadChunk k, bool back)
 {
-    int64_t rows = n.n[0];
-    Tensor none = { 0 };
+    int64_t rows = k.n.n[0];
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor logits = scratch2(c, c->env->logits_dtype, rows, h->w->shard.shape[0]);
-    Tensor lse = scratch2(c, F32, rows, 1), part = scratch2(c, F64, rows, 3);
-    linear_fwd(c, logits, n, h->w, NULL);
-    op_ce_part(c->be, part, real_of(h, logits), labels, h->w->shard.first_row);
-    op_ce_join(c->be, mesh_at(c->env->mesh, AX_TP) ? none : loss, lse, each, all_rows(c, part), labels,
-               scale);
-    if (back) chunk_gradient(c, h, dn, n, logits, lse, labels, scale);
+    k.logits = scratch2(c, c->env->logits_dtype, rows, h->w->shard.shape[0]);
+    k.lse = scratch2(c, F32, rows, 1), k.part = scratch2(c, F64, rows, 3);
+    Tensor dz = back ? logits_grad(c, &k) : (Tensor){ 0 };
+    linear_fwd(c, k.logits, k.n, h->w, NULL);
+    logits_loss(c, h, &k, dz);
+    if (back) weights_grad(c, h, &k, dz);
     arena_reset(c->scratch, mark);
 }
 
@@ -80,8 +94,9 @@ void head_loss(const Pass *c, const Head *h, Tensor loss, Tensor dx, Tensor x, F
     for (int64_t i = 0; i < S; i += h->chunk) {
         int64_t k = S - i < h->chunk ? S - i : h->chunk;
         chunk.first_row = i;
-        chunk_loss(&chunk, h, loss, rows_of(c->row_loss, i, k), rows_of(dn, i, k), t_rows(n, i, k),
-                   t_rows(labels, i, k), scale, back);
+        chunk_loss(&chunk, h, (HeadChunk){ .n = t_rows(n, i, k), .dn = rows_of(dn, i, k), .scale = scale,
+                                           .labels = t_rows(labels, i, k), .each = rows_of(c->row_loss, i, k),
+                                           .loss = mesh_at(c->env->mesh, AX_TP) ? none : loss }, back);
     }
     if (t_has(dn)) norm_bwd(c, h, dx, dn, xs, rstd, rows);
     arena_reset(c->scratch, mark);

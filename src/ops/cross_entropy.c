@@ -9,6 +9,7 @@
  *   loss    += scale * sum over rows with labels[i] >= 0 of (lse[i] - logit of labels[i])
  *   each[i]  = lse[i] - logit of labels[i], 0 where labels[i] < 0
  *   dlogits  = scale * (softmax(row i) - onehot(labels[i])) of the slice, zeros where labels[i] < 0
+ *   ce_grad    part and dlogits of the whole vocabulary: a device may read the logits once for both
  *
  * logits (n, V) f32 or bf16, of which V may be 0; labels (n) i32; part (n, 3) f64, parts (slices * n, 3) by
  * slice; lse and each (n, 1) f32, loss one f64 that adds up over calls: each and loss may be absent; dlogits
@@ -60,6 +61,16 @@ Cost ce_bwd_cost(Backend *be, Tensor dlogits, Tensor logits, Tensor lse, Tensor 
     return (Cost){ .flops = 3.0 * (double)t_count(logits),     /* subtract, exp, multiply */
                    .rd    = t_bytes(logits) + t_bytes(lse) + t_bytes(labels),
                    .wr    = t_bytes(dlogits) };
+}
+
+Cost ce_grad_cost(Backend *be, Tensor part, Tensor dlogits, Tensor logits, Tensor labels, Factor scale)
+{
+    Cost p = ce_part_cost(be, part, logits, labels, 0);
+    REQUIRE(dlogits.rank == 2 && is_float(dlogits) && dlogits.n[0] == logits.n[0] &&
+            dlogits.n[1] == logits.n[1], "ce_grad: dlogits %s logits %s", t_fmt(dlogits), t_fmt(logits));
+    p.flops += 3.0 * (double)t_count(logits);
+    p.wr    += t_bytes(dlogits);
+    return p;
 }
 
 /* Rows are walked in pieces that stay in L1, so a row is read from memory once. */
@@ -186,7 +197,7 @@ static HOT void softmax_scaled(float *d, const float *z, float lse, float scale,
 }
 
 /* label: its column in the slice, or one outside of it. */
-static void row_gradient(Tensor dlogits, Tensor logits, int64_t row, float lse, int64_t label, float scale)
+static void softmax_grad(Tensor dlogits, Tensor logits, int64_t row, float lse, int64_t label, float scale)
 {
     float   in[PIECE], out[PIECE];
     int64_t V = logits.n[1];
@@ -200,6 +211,13 @@ static void row_gradient(Tensor dlogits, Tensor logits, int64_t row, float lse, 
     }
 }
 
+static void gradient_of_row(Tensor dlogits, Tensor logits, int64_t row, float lse, int32_t label,
+                            int64_t from, float scale)
+{
+    if (label >= 0) softmax_grad(dlogits, logits, row, lse, label - from, scale);
+    else memset(row_ptr(dlogits, row), 0, (size_t)logits.n[1] * dtype_size((DType)dlogits.dtype));
+}
+
 void cpu_ce_bwd(Backend *be, Tensor dlogits, Tensor logits, Tensor lse, Tensor labels, int64_t from,
                 Factor scale)
 {
@@ -207,8 +225,17 @@ void cpu_ce_bwd(Backend *be, Tensor dlogits, Tensor logits, Tensor lse, Tensor l
     const int32_t *label = labels.data;
     const float   *l = lse.data, by = factor_value(scale);
     #pragma omp parallel for schedule(static) if(worth_threads(n * V))
+    for (int64_t i = 0; i < n; i++) gradient_of_row(dlogits, logits, i, l[i], label[i], from, by);
+}
+
+void cpu_ce_grad(Backend *be, Tensor part, Tensor dlogits, Tensor logits, Tensor labels, Factor scale)
+{
+    int64_t n = logits.n[0], V = logits.n[1];
+    cpu_ce_part(be, part, logits, labels, 0);
+    #pragma omp parallel for schedule(static) if(worth_threads(n * V))
     for (int64_t i = 0; i < n; i++) {
-        if (label[i] >= 0) row_gradient(dlogits, logits, i, l[i], label[i] - from, by);
-        else memset(row_ptr(dlogits, i), 0, (size_t)V * dtype_size((DType)dlogits.dtype));
+        double target;
+        gradient_of_row(dlogits, logits, i, join_row(part.data, 1, n, i, &target),
+                        ((const int32_t *)labels.data)[i], 0, factor_value(scale));
     }
 }

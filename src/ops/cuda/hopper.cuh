@@ -61,9 +61,25 @@ __device__ inline void cluster_store(uint32_t there, int x, uint32_t bar)
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.s32 [%0], %1, [%2];"
                  :: "r"(there), "r"(x), "r"(bar) : "memory");
 }
+__device__ inline float cluster_load_f32(uint32_t there)
+{
+    float x;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there) : "memory");
+    return x;
+}
+__device__ inline double cluster_load_f64(uint32_t there)
+{
+    double x;
+    asm volatile("ld.shared::cluster.f64 %0, [%1];" : "=d"(x) : "r"(there) : "memory");
+    return x;
+}
+/* The two halves of cluster_sync, each by all threads of all blocks. */
+__device__ inline void cluster_arrive_all() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ inline void cluster_wait_all()   { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 __device__ inline void cluster_sync()           /* by all threads of all blocks */
 {
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+    cluster_arrive_all();
+    cluster_wait_all();
 }
 
 /* --- warpgroups --- */
