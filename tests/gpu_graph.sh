@@ -43,14 +43,23 @@ compare() {                              # compare NAME VALUE;... overrides...: 
 }
 refused() {                              # refused WHAT TEXT overrides...
     local what=$1 text=$2 rc; shift 2
+    rm -rf "$tmp/refused"
     train "$tmp/refused" "$@"; rc=$?
     check "$what is refused" [ $rc -eq 2 ]
     check "$what is refused by name" grep -qF "$text" "$tmp/out"
 }
-by=()
+refuse_counted_rows() {
+    refused "alltoall with full" "moe.dispatcher=peer" \
+        parallel.ep=2 moe.dispatcher=alltoall train.cuda_graph=full
+    refused "alltoall with moe" "moe_router and moe_preprocess" \
+        parallel.ep=2 moe.dispatcher=alltoall train.cuda_graph=moe
+}
+by=() two=(mpirun --oversubscribe --allow-run-as-root --bind-to none -np 2)
 if [ "$gpu" = cpu ]; then
     refused "the CPU" "device.backend=cuda" train.cuda_graph=full
     refused "a foreign word" "write full" train.cuda_graph=full_iteration
+    by=("${two[@]}")
+    ! has_mpi || refuse_counted_rows
     report
 fi
 train "$tmp/first" train.max_steps=1; rc=$?
@@ -66,13 +75,10 @@ compare adapters "full;[attn, moe]" train.global_tokens=512 lora.rank=8 lora.dro
 compare offload "$partly" train.global_tokens=512 memory.activation_offload=core_attn
 if has_mpi; then
     [ "${GRAPH_MPS:-0}" != 1 ] || start_mps
-    by=(mpirun --oversubscribe --allow-run-as-root --bind-to none -np 2)
+    by=("${two[@]}")
     compare ep2 "full;[attn, moe]" train.global_tokens=2048 parallel.ep=2 moe.dispatcher=peer
     compare alltoall "$partly" train.global_tokens=1024 parallel.ep=2 moe.dispatcher=alltoall
-    ! wanted refusals || refused "alltoall with full" "moe.dispatcher=peer" \
-        parallel.ep=2 moe.dispatcher=alltoall train.cuda_graph=full
-    ! wanted refusals || refused "alltoall with moe" "moe_router and moe_preprocess" \
-        parallel.ep=2 moe.dispatcher=alltoall train.cuda_graph=moe
+    ! wanted refusals || refuse_counted_rows
     by+=(bash -c "$over_nccl")
     compare nccl "$partly" train.global_tokens=1024 parallel.ep=2 moe.dispatcher=alltoall parallel.zero=3 \
         comm.kind=nccl
