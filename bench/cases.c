@@ -113,16 +113,34 @@ static void run_combine(void *p)
     op_combine(c->s->be, c->t[1], c->t[0], c->t[10], (Tensor){ 0 });
 }
 
-static void segments(Case *c, int64_t rows, int64_t n, bool causal)
+/* Segments that end at the rows given. */
+static void segments(Case *c, int64_t n, const int32_t *at, bool causal)
 {
-    Tensor starts = t1(c->s->a, "bench", I32, n + 1);
-    int64_t len = rows / n;
+    c->seg = (Segments){ .starts = t1(c->s->a, "bench", I32, n + 1), .n = n, .causal = causal };
+    backend_upload(c->s->be, c->seg.starts, at);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t len = at[i + 1] - at[i];
+        c->seg.longest = len > c->seg.longest ? len : c->seg.longest;
+        c->seg.pairs  += (double)len * (double)(causal ? len + 1 : 2 * len) / 2;
+    }
+}
+static void even_segments(Case *c, int64_t rows, int64_t n, bool causal)
+{
     int32_t at[65];
-    for (int64_t i = 0; i <= n; i++) at[i] = (int32_t)(i * len);
-    backend_upload(c->s->be, starts, at);
-    double pairs = causal ? (double)len * (double)(len + 1) / 2 : (double)len * (double)len;
-    c->seg = (Segments){ .starts = starts, .n = n, .longest = len, .pairs = (double)n * pairs,
-                         .causal = causal };
+    for (int64_t i = 0; i <= n; i++) at[i] = (int32_t)(i * (rows / n));
+    segments(c, n, at, causal);
+}
+/* Documents of unequal lengths, up to a quarter of the rows. */
+static void uneven_segments(Case *c, int64_t rows)
+{
+    int64_t n = 0;
+    int32_t at[65] = { 0 };
+    for (uint32_t x = 1; at[n] < rows; n++) {
+        x = x * 1664525 + 1013904223;
+        int64_t end = at[n] + 1 + (int64_t)(x >> 8) % (rows / 4);
+        at[n + 1] = (int32_t)(n == 63 || end > rows ? rows : end);
+    }
+    segments(c, n, at, true);
 }
 static Tensor heads(Case *c, int64_t rows, int64_t n)
 {
@@ -135,7 +153,7 @@ static void make_attention_of(Case *c, int64_t rows, int64_t H, int64_t G, int64
     c->width = width;
     for (int i = 0; i < 8; i++) c->t[i] = heads(c, rows, i == 1 || i == 2 || i == 6 || i == 7 ? G : H);
     c->t[8] = blank(c->s, F32, H, rows), c->t[9] = blank(c->s, F32, H, rows);
-    segments(c, rows, n, causal);
+    even_segments(c, rows, n, causal);
 }
 static void run_attention(void *p)
 {
@@ -151,7 +169,11 @@ static void make_vision(Case *c)
 {
     make_attention_of(c, c->s->P, c->s->VH, c->s->VH, c->s->VC, c->s->images, false);
 }
+static void make_ragged(Case *c) { make_attention(c), uneven_segments(c, c->s->T); }
+static void make_long(Case *c)   { make_attention(c), even_segments(c, c->s->T, 1, true); }
 static void make_attention_bwd(Case *c) { make_attention(c), run_attention(c); }
+static void make_ragged_bwd(Case *c)    { make_ragged(c), run_attention(c); }
+static void make_long_bwd(Case *c)      { make_long(c), run_attention(c); }
 static void make_vision_bwd(Case *c)    { make_vision(c), run_attention(c); }
 static void run_attention_bwd(void *p)
 {
@@ -331,6 +353,10 @@ static const Bench benches[] = {
     { "adapted experts fwd + bwd",  make_adapted,       run_adapted, 0, 0, 0 },
     { "attention causal fwd",       make_attention,     run_attention, 0, 0, 0 },
     { "attention causal bwd",       make_attention_bwd, run_attention_bwd, 0, 0, 0 },
+    { "attention ragged fwd",       make_ragged,        run_attention, 0, 0, 0 },
+    { "attention ragged bwd",       make_ragged_bwd,    run_attention_bwd, 0, 0, 0 },
+    { "attention one document fwd", make_long,          run_attention, 0, 0, 0 },
+    { "attention one document bwd", make_long_bwd,      run_attention_bwd, 0, 0, 0 },
     { "attention vision fwd",       make_vision,        run_attention, 0, 0, 0 },
     { "attention vision bwd",       make_vision_bwd,    run_attention_bwd, 0, 0, 0 },
     { "rmsnorm fwd",                make_norm,          run_rms, 0, 0, 0 },
