@@ -42,14 +42,14 @@ static void print_parts(const StepBench *b, const StepTimes *t)
 
 static void print_memory(const StepBench *b)
 {
-    double left, all, peak = bytes_of(&b->e);
+    double left, all, peak = bytes_of(&b->e), plan = (double)engine_device_bytes(&b->e.plan, b->backend);
     bool   alike = true;
     for (int i = 0; i < ARENA_N; i++) alike &= engine_arena_peak(&b->e, i) == b->e.plan.bytes[i];
     backend_memory(b->backend, &left, &all);
     printf("memory %.1f MiB, plan and run %s", peak / (1 << 20), alike ? "alike" : "DIFFER");
     if (!b->e.be.device->host_memory && all > 0)
-        printf("; with libraries and workspace %.1f of %.1f MiB (%+.1f %% over the plan)",
-               (all - left) / (1 << 20), all / (1 << 20), 100 * ((all - left) / peak - 1));
+        printf("; with workspace %.1f planned, with libraries %.1f used of %.1f MiB (%+.1f %% over the plan)",
+               plan / (1 << 20), (all - left) / (1 << 20), all / (1 << 20), 100 * ((all - left) / plan - 1));
     putchar('\n');
     for (int i = 0; i < ARENA_N; i++)
         if (i != A_HOST || b->e.plan.bytes[i]) print_arena(&b->e, i);

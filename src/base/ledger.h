@@ -73,6 +73,7 @@ struct Ledger {
     LedgerComm comm[LEDGER_GROUPS];   /* by GroupId of comm/mesh.h */
     LedgerHost host;
     int64_t   launches;               /* of kernels of ops and of graphs by the host; 0: ops launch none */
+    int64_t   workspace;              /* the most that one op takes of a GPU's memory while it runs */
     int64_t   chunked_layers;         /* forwards of expert layers in token chunks, for lack of rows */
     double    seconds[PART_N];        /* spent in each part while the clock ran */
     double    since;                  /* the time of the last border; 0: the clock is stopped */
@@ -113,6 +114,11 @@ static inline void ledger_charge(Ledger *l, int id, bool matrix, double flops, d
         else if (l->replay)  rows[i]->extra += flops + extra;
         else                 rows[i]->flops += flops, rows[i]->extra += extra;
     }
+}
+
+static inline void ledger_workspace(Ledger *l, int64_t bytes)
+{
+    if (bytes > l->workspace) l->workspace = bytes;
 }
 
 static inline void ledger_host(Ledger *l, bool in, int64_t bytes)

@@ -85,6 +85,7 @@ typedef struct EnginePlan {
     size_t  offloaded[MAX_SLOTS], offloaded_bytes;   /* part of A_HOST: of each slot; of all slots */
     size_t  staging;                     /* part of A_ACT: one staging buffer of offloaded activations */
     size_t  graphs;                      /* device memory that graphs may take */
+    size_t  workspace;                   /* the most that one op takes of a GPU while it runs */
     size_t  overlap_scratch;             /* part of A_SCRATCH: of a backward that overlaps with a forward */
     int     slots;
     PipeBackwardStop backward_stop;      /* of this stage, for a timeline of all stages */

@@ -17,7 +17,7 @@ const char *engine_arena_label(ArenaId a) { return arenas[a].label; }
 
 size_t engine_device_bytes(const EnginePlan *p, const char *backend)
 {
-    size_t n = strcmp(backend, "cpu") ? p->graphs : p->bytes[A_HOST];
+    size_t n = strcmp(backend, "cpu") ? p->graphs + p->workspace : p->bytes[A_HOST];
     for (int i = 0; i < A_HOST; i++) n += p->bytes[i];
     return n;
 }

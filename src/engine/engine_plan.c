@@ -230,6 +230,7 @@ static void plan_step(EnginePlan *p, Engine *e, const Stream *stream, Peak *chun
     ledger_clear(l);
     run_micro_batch(e, stream, chunk);
     p->ledger = *l;
+    p->workspace = (size_t)l->workspace;
     *l = begin;
     run_step_end(e);
     l->meter = p->ledger.meter = NULL;

@@ -62,6 +62,26 @@ Cost attention_fwd_cost(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, T
                    .wr    = t_bytes(o) + t_bytes(lse) };
 }
 
+int64_t attention_bwd_workspace(const AttentionWork *w)
+{
+    const int64_t matrix = (int64_t)2 << 30;
+    bool    vision = !w->causal && w->H == w->G && (w->C == 64 || w->C == 72 || w->C == 80);
+    bool    fused = !w->repeat && vision && w->C == 72;
+    int64_t docs = w->docs > ATTENTION_DOCS ? w->docs : ATTENTION_DOCS;
+    int64_t row = w->H * w->C * 4, sums = (fused ? w->T / 64 * 64 + 64 * docs : w->T) * row;
+    int64_t heads = (w->H == w->G ? 0 : w->T * row) + w->T * w->G * w->C * 4;    /* copies of v and dv */
+    if (fused) return sums;
+    if (vision || (w->repeat && 2 * w->H * w->longest > matrix / w->longest)) return 0;
+    return heads + (w->repeat && sums < matrix ? matrix : sums);
+}
+
+static int64_t workspace_of(const Backend *be, Tensor q, Tensor k, Segments seg)
+{
+    AttentionWork w = { .T = q.n[0], .docs = seg.n, .longest = seg.longest, .H = q.n[1], .G = k.n[1],
+                        .C = q.n[2], .causal = seg.causal, .repeat = be->repeat };
+    return q.dtype != BF16 || t_has(seg.kv_starts) || !seg.n ? 0 : attention_bwd_workspace(&w);
+}
+
 Cost attention_bwd_cost(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o,
                         Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg, float scale)
 {
@@ -76,7 +96,8 @@ Cost attention_bwd_cost(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor del
     return (Cost){ .flops = 8.0 * (double)(H * C) * seg.pairs,
                    .extra = 2.0 * (double)(H * C) * seg.pairs,
                    .rd    = t_bytes(q) + t_bytes(k) + t_bytes(v) + t_bytes(dout) + t_bytes(o) + t_bytes(lse),
-                   .wr    = t_bytes(dq) + t_bytes(dk) + t_bytes(dv) };
+                   .wr    = t_bytes(dq) + t_bytes(dk) + t_bytes(dv),
+                   .workspace = workspace_of(be, q, k, seg) };
 }
 
 static char *head_ptr(Tensor t, int64_t head, int64_t row)

@@ -21,8 +21,9 @@ extern "C" {
 
 /* Cost of a call. flops: by the op's definition; extra: FLOPs that the implementation adds (attention
  * backward recomputes its scores); rd, wr: bytes that must move at least once; each: average rows of a group,
- * for grouped products only. */
-typedef struct Cost { double flops, extra; int64_t rd, wr; double each; } Cost;
+ * for grouped products only; workspace: bytes of a GPU that the op takes while it runs, where they grow with
+ * the batch. */
+typedef struct Cost { double flops, extra; int64_t rd, wr; double each; int64_t workspace; } Cost;
 
 /* c (M, N) = op(a) op(b) [+ bias (1, N)] [+ c]; the letters of a mode give the transposed operands. */
 enum { GEMM_NT = 0, GEMM_NN = 1, GEMM_TN = 2, GEMM_MODE = 3, GEMM_ACC = 4 };
@@ -65,6 +66,18 @@ typedef struct Segments {
     Tensor  kv_used;          /* (n) i32 or absent: the first kv_used[i] of these rows are filled */
     int64_t keys;             /* total rows of keys, with kv_starts */
 } Segments;
+
+/* Backward attention of bf16 rows on a GPU: rows, documents, rows of the longest, query and key heads, their
+ * width; repeat: Backend.repeat. */
+typedef struct AttentionWork { int64_t T, docs, longest, H, G, C; bool causal, repeat; } AttentionWork;
+
+/* Pictures that the workspace suffices for at least, since a step may have more of them than the preparation:
+ * it would have to grow. */
+enum { ATTENTION_DOCS = 64 };
+
+/* Its workspace: f32 sums of dq, with cuDNN also full heads of dk and dv, or a matrix dP where results must
+ * repeat (ops/cuda/attention_cudnn.cu, attention_vision_fused.cu). */
+int64_t attention_bwd_workspace(const AttentionWork *w);
 
 /* Dense f32 tensors whose squares one call sums, and the cell that each tensor's own sum goes to. The list is
  * a kernel argument, which limits its length. */
@@ -128,6 +141,7 @@ struct Ops {
         activity_mark();                                                                           \
         Cost cost_ = name##_cost args;                                                             \
         ledger_charge(&be->ledger, OP_##name, kind, cost_.flops, cost_.extra, cost_.rd + cost_.wr); \
+        ledger_workspace(&be->ledger, cost_.workspace);                                            \
         if (be->ledger.meter)                                                                      \
             be->ledger.meter->op(be->ledger.meter, &be->ledger, OP_##name, cost_.flops + cost_.extra, \
                                  cost_.rd + cost_.wr, cost_.each);                                 \

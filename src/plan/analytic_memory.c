@@ -2,8 +2,10 @@
  * bytes that its layers keep for backward, how many micro-batches keep them at once. What a layer keeps is in
  * the descriptions of its kinds (nn/layer_kind.h); everything is two bytes wide unless they say otherwise. */
 #include "nn/head.h"
-#include "ops/backend.h"
+#include "ops/ops.h"
 #include "plan/analytic_private.h"
+
+#include <string.h>
 
 static double least(double a, double b) { return a < b ? a : b; }
 static double most(double a, double b)  { return a > b ? a : b; }
@@ -217,6 +219,20 @@ static double buffer_bytes(const Task *t, const Candidate *c, const StageLayers 
     return bytes + worst;
 }
 
+/* What backward attention takes while it runs (ops/ops.h); keys of other ranks need none. */
+static double workspace_bytes(const Task *t, const Candidate *c, const StageLayers *l)
+{
+    const ModelRow *m = t->model;
+    int64_t T = (int64_t)task_tokens(t, c), patches = m->vision.depth && l->first ? t->patches * c->mbs : 0;
+    AttentionWork text = { .T = T, .docs = T / t->seq + 1, .longest = t->seq, .H = m->text.H / c->tp,
+                           .G = (m->text.G + c->tp - 1) / c->tp, .C = m->text.C, .causal = true };
+    AttentionWork tower = { .T = patches, .docs = 1, .longest = patches, .H = m->vision.H, .G = m->vision.H,
+                            .C = patches ? m->vision.D / m->vision.H : 0 };
+    if (t->foreign || !strcmp(t->hw.backend, "cpu")) return 0;
+    return (double)most(c->cp > 1 ? 0 : attention_bwd_workspace(&text),
+                        patches ? attention_bwd_workspace(&tower) : 0);
+}
+
 /* Rows between stages, two in each direction and one that is being sent: with them the deepstack features
  * that join layers of later stages. */
 static double border_bytes(const Task *t, const Candidate *c, bool first)
@@ -285,6 +301,7 @@ static void stage_bytes(StageMemory *s, const Task *t, const Candidate *c, int s
         s->vision = kept_bytes(t, c, stage, k, vision_bytes(&tower, t, c)) - s->activations;
     s->buffers = most(buffer_bytes(t, c, &l, k), tower);                      /* logits are in them */
     if (!t->foreign) s->buffers = most(s->buffers - s->logits, 0) + border_bytes(t, c, l.first);
+    s->buffers += workspace_bytes(t, c, &l);
     s->total = s->weights + s->grads + s->optimizer + s->activations + s->logits + s->vision + s->buffers
              + s->fixed;
 }

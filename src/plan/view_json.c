@@ -42,10 +42,10 @@ static Json *stage_json(const DryRun *d, int stage)
         if (p->bytes[i]) json_array_append_new(arenas, arena_json(p, i));
     for (int k = 0; k < PART_N; k++)
         json_object_set_new(flops, part_words[k], json_real(view_flops(d, stage, (Part)k)));
-    Json *o = json_pack("{s:i, s:I, s:I, s:i, s:o, s:o, s:o}", "stage", stage, "device_bytes",
+    Json *o = json_pack("{s:i, s:I, s:I, s:I, s:i, s:o, s:o, s:o}", "stage", stage, "device_bytes",
                         (json_int_t)dryrun_device(d, stage), "host_bytes", (json_int_t)p->bytes[A_HOST],
-                        "in_flight", p->slots, "arenas", arenas, "flops", flops, "messages",
-                        messages_json(d, stage));
+                        "workspace", (json_int_t)p->workspace, "in_flight", p->slots, "arenas", arenas,
+                        "flops", flops, "messages", messages_json(d, stage));
     if (d->timed)
         json_object_set_new(o, "fit", json_string(fit_word(fit_of((double)dryrun_device(d, stage), &d->hw))));
     if (d->step.step > 0) json_object_set_new(o, "time", time_json(&d->stage[stage].time));

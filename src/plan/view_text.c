@@ -82,6 +82,16 @@ static void print_labels(FILE *out, const EnginePlan *p, int arena)
     fprintf(out, "\n");
 }
 
+/* What one op takes beside the arenas while it runs; from: bytes of the arenas. */
+static void print_workspace(FILE *out, const EnginePlan *p, double from, double scale)
+{
+    int at = (int)(from / scale * BAR + 0.5), to = (int)((from + (double)p->workspace) / scale * BAR + 0.5);
+    fprintf(out, "  %-12s %9.2f GiB |", "workspace", (double)p->workspace / GIB);
+    put_bar(out, at, to - at, "\xe2\x96\x88");
+    put_bar(out, BAR - to, 0, "");
+    fprintf(out, "|  sums of backward attention\n");
+}
+
 /* The fullest stage arena by arena; each bar begins where the bar before it ended. */
 static void print_waterfall(FILE *out, const DryRun *d, int stage, double scale)
 {
@@ -100,6 +110,7 @@ static void print_waterfall(FILE *out, const DryRun *d, int stage, double scale)
         fprintf(out, "|");
         print_labels(out, p, i);
     }
+    if (p->workspace && strcmp(d->recipe.device.backend, "cpu")) print_workspace(out, p, sum, scale);
 }
 
 static void print_work(FILE *out, const DryRun *d)

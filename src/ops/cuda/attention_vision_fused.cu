@@ -348,7 +348,8 @@ __global__ void round_kernel(HeadRows dq, const float *dq_sum, const int *starts
 bool vision_bwd_fused(Backend *be, const Attn *x)
 {
     if (be->repeat || x->q.n[2] != C) return false;
-    int64_t tiles = (x->q.n[0] / 64 + x->seg.n) * x->q.n[1], floats = tiles * 64 * C;
+    int64_t n = be->preparing && x->seg.n < ATTENTION_DOCS ? ATTENTION_DOCS : x->seg.n;
+    int64_t tiles = (x->q.n[0] / 64 + n) * x->q.n[1], floats = tiles * 64 * C;
     float  *dq_sum = (float *)cuda_workspace(be, (size_t)floats * sizeof(float));
     Maps    m = maps_of<R::BM, R::BN>(be, x->k, x->v, x->q, x->dout);
     Job     g = job_of(be, x, x->dk, x->dv, dq_sum);
