@@ -86,14 +86,14 @@ train_ranks() {                          # train_ranks FOLDER RANKS MODEL keys..
         checkpoint.output_dir="$folder" "$@" >"$folder.log" 2>&1
 }
 declare -A running                       # ranks by process id
-wait_for_ranks() {                       # wait_for_ranks N: until N ranks more are at most `at_once`
+wait_for_ranks() {                       # wait_for_ranks N: until N more are at most `at_once`, or alone
     local pid sum
     while :; do
         sum=$1
         for pid in "${!running[@]}"; do
             if kill -0 "$pid" 2>/dev/null; then sum=$((sum + running[$pid])); else unset "running[$pid]"; fi
         done
-        [ "$sum" -gt "$at_once" ] || return 0
+        [ "$sum" -gt "$at_once" ] && [ ${#running[@]} -gt 0 ] || return 0
         wait -n
     done
 }

@@ -175,6 +175,57 @@ static void counted_dispatch_has_scopes(void)
     }
 }
 
+/* ---- calls of ranks and ops that wait ---- */
+
+typedef struct Caller { Comm *world; Backend be; OpQueue q; int waits[4]; } Caller;
+
+static void play_all(void *self)
+{
+    OpQueue *q = &((Caller *)self)->q;
+    op_queue_play(q), op_queue_clear(q);
+}
+
+/* Ops wait before a call is started and before it is joined; waits: the length of the queue before and after
+ * both. */
+static void *call_in_scope(void *arg)
+{
+    Caller       *p = arg;
+    float         data[4] = { 0 };
+    const int64_t one[] = { 1 }, all[] = { RANKS };
+    Tensor        own = t_wrap(data, F32, 1, one), gathered = t_wrap(data + 1, F32, 1, all);
+    Tensor        other = t_wrap(data + 3, F32, 1, one);
+    p->q = (OpQueue){ .scopes = GRAPH_BIT(ATTN), .run = play_all, .self = p };
+    p->be.queue = &p->q;
+    backend_scope(&p->be, GRAPH_ATTN);
+    op_fill(&p->be, own, 1), p->waits[0] = p->q.n;
+    Ticket t = comm_all_gather_start(p->world, gathered, own);
+    p->waits[1] = p->q.n;
+    op_fill(&p->be, other, 2), p->waits[2] = p->q.n;
+    comm_join(t), p->waits[3] = p->q.n;
+    p->be.queue = NULL, op_queue_close(&p->q);
+    return NULL;
+}
+
+static void calls_run_what_waits(void)
+{
+    static Caller p[RANKS];
+    Comm     *world[RANKS];
+    pthread_t thread[RANKS];
+    EXPECT_OK(comm_open_threads(world, RANKS, 0));
+    for (int i = 0; i < RANKS; i++) {
+        p[i].world = world[i];
+        EXPECT_OK(backend_open(&p[i].be, "cpu"));
+        comm_bind(world[i], &p[i].be);
+    }
+    for (int i = 0; i < RANKS; i++) pthread_create(&thread[i], NULL, call_in_scope, &p[i]);
+    for (int i = 0; i < RANKS; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < RANKS; i++) {
+        const int *n = p[i].waits;
+        EXPECT(n[0] == 1 && n[1] == 0 && n[2] == 1 && n[3] == 0, "%d %d %d %d", n[0], n[1], n[2], n[3]);
+        comm_close(world[i]), backend_close(&p[i].be);
+    }
+}
+
 static void refusals_name_the_cause(void)
 {
     GraphRig   r;
@@ -288,6 +339,7 @@ int main(void)
     RUN(scopes_without_memory_run_eagerly);
     RUN(ranks_give_the_same_bits);
     RUN(counted_dispatch_has_scopes);
+    RUN(calls_run_what_waits);
     RUN(refusals_name_the_cause);
     RUN(keys_are_the_arguments);
     RUN(words_are_read);

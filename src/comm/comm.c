@@ -375,6 +375,7 @@ void comm_join(Ticket t)
     if (!c) return;
     REQUIRE(c->pending >> t.slot & 1, "a ticket of group %s is joined twice", group_name((GroupId)c->group));
     CostListener *listener = c->be->ledger.meter;
+    backend_flush(c->be);                        /* ops before the join run beside the call, not after it */
     double since = clock_now();
     if (listener) listener->join(listener, c->group, t.slot);
     trace_wait(c->trace, c->traced[t.slot]);

@@ -77,7 +77,8 @@ void watch_poll_device(Watch *w)
     pthread_mutex_unlock(&w->trace->comms_lock);
 }
 
-/* The first call of c that the device works on, or that it has not reached; -1: there is none. */
+/* The first call of c that the device works on (p: CALL_RUNNING) or has not reached (CALL_QUEUED); -1: there
+ * is none. */
 static int64_t first_on_device(const Comm *c, CallProgress p)
 {
     if (!c->transport->call_progress) return -1;
@@ -86,7 +87,7 @@ static int64_t first_on_device(const Comm *c, CallProgress p)
     return queued < LOAD(c->started) ? queued : -1;
 }
 
-/* The oldest of those calls over all Comms; NULL: there is none. */
+/* The Comm whose first call by progress p (first_on_device) was begun first; NULL: no Comm has one. */
 static Comm *oldest_on_device(const Watch *w, CallProgress p, TraceCall *out)
 {
     Comm *found = NULL;
@@ -181,7 +182,8 @@ typedef enum { AFTER_CALL, IN_CALL_ON_HOST, IN_CALL_ON_DEVICE, BEFORE_CALL } Pos
 
 static bool waits_at(Position p) { return p == IN_CALL_ON_HOST || p == IN_CALL_ON_DEVICE; }
 
-/* Finds that position and call. *comm: of a call that the rank waits in, if it is known. */
+/* Finds the position of the rank and the call that it refers to. *comm: the Comm of a call that the rank
+ * waits in, if it is known. */
 static Position find_position(const Watch *w, TraceCall *call, double *since, Comm **comm)
 {
     bool inside = trace_current(w->trace, call, since);

@@ -61,7 +61,7 @@ static Status check_dispatcher(const Engine *e)
     return OK;
 }
 
-/* Scopes of parts that the model does not have. */
+/* Refuses scopes of parts that the model does not have. */
 static Status check_scopes(const Engine *e)
 {
     const ModelShape *s = &e->model.shape;
@@ -129,7 +129,7 @@ static void add_batch(GraphKey *k, const Batch *b)
     k->slices = b->vseg.n, k->vlongest = b->vseg.longest, k->veven = segments_even(&b->vseg, b->P);
 }
 
-/* Passes count by their scopes. */
+/* A phase that is no graph: a pass is counted by its scopes, any other phase as one that ran eagerly. */
 static bool run_in_scopes(Engine *e, bool pass)
 {
     if (e->scopes.be) e->scopes.queue.scopes = GRAPH_ALL_SCOPES;

@@ -65,6 +65,7 @@ static void add_adamw(Backend *be, AdamW h)
 
 static void add_addends(Backend *be, const Addends *a)
 {
+    add_word(be, a->n);
     for (int i = 0; i < a->n; i++) add_tensor(be, a->at[i].x), add_word(be, a->at[i].cell);
 }
 
@@ -76,7 +77,8 @@ static void add_limits(Backend *be, StepLimits l)
 #define ADD(x)                                                                                     \
     _Generic((x), Tensor: add_tensor, Segments: add_segments, Factor: add_factor, Dropout: add_dropout,   \
              LoraTerm: add_lora, AdamW: add_adamw, StepLimits: add_limits, const Addends *: add_addends,  \
-             const PeerGroup *: add_pointer, float: add_real, default: add_word)(be, x);
+             const PeerGroup *: add_pointer, float: add_real, double: add_real,            \
+             default: add_word)(be, x);
 
 /* ---- calls ---- */
 

@@ -93,7 +93,7 @@ static Status check_device(const Config *c)
     return OK;
 }
 
-/* Kernels of FP8 products exist for CUDA, but none is fast, and no run has trained with them. */
+/* CUDA has kernels for FP8 products, but no run has trained with them. */
 static Status check_precision(const Config *c)
 {
     if (strcmp(c->train.precision, "fp8_block") || strcmp(backend_pick(c->device.backend), "cuda")) return OK;
