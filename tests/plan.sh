@@ -66,6 +66,19 @@ same() {                                 # a config.json of a family that is not
         cmp "$tmp/a" "$tmp/b"
 }
 check "a model by its config.json" same
+hostile() {                              # WORDS PATTERN: of config.json, on stderr with exit code 4
+    mkdir -p "$tmp/hostile" && echo "{\"vocab_size\": 100, \"hidden_size\": 64, $1}" >"$tmp/hostile/config.json"
+    "$treb" plan --gpus 8 --model "$tmp/hostile" >/dev/null 2>"$tmp/err"
+    [ $? = 4 ] && grep -q -- "$2" "$tmp/err" && grep -q hostile/config.json "$tmp/err"
+}
+heads='"num_attention_heads": 4'
+check "too many layers in config.json"  hostile "$heads, \"num_hidden_layers\": 129" 'between 1 and 128'
+check "a negative width in config.json" hostile "$heads, \"num_hidden_layers\": 2, \"intermediate_size\": -1" \
+    'intermediate_size = -1'
+check "more experts of a token than experts" \
+    hostile "$heads, \"num_hidden_layers\": 2, \"num_experts\": 4, \"num_experts_per_tok\": 5" 'between 1 and 4'
+check "a linear layer without heads' width" \
+    hostile "$heads, \"num_hidden_layers\": 2, \"linear_num_key_heads\": 4" 'linear_key_head_dim = 0'
 check "a step of another trainer" \
     searched 0 'published runs on Hopper' 16 --model qwen3-30b-a3b --engine megatron --graphs partial
 check "an unknown trainer"             searched 2 'expected treb, megatron' 8 --model qwen3-30b-a3b --engine x

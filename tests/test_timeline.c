@@ -150,18 +150,18 @@ static void exposed_and_hidden(void)
     double held = engine_row_at(0)->held, left = 1 - engine_row_at(0)->dp_hides;
     begin(&b);
     phase(&b, COST_FORWARD, 0, false);
-    call(&b, GR_dp_cp, 3, CALL_ALL_GATHER, 2, 2, 200000000, 0);      /* 2 s */
+    call(&b, GR_shard_dp_cp, 3, CALL_ALL_GATHER, 2, 2, 200000000, 0);                  /* 2 s */
     op(&b, OP_gemm, 5e12, 0);
-    join(&b, GR_dp_cp, 3);
-    call(&b, GR_dp_cp, 3, CALL_ALL_GATHER, 2, 2, 200000000, 0);
-    call(&b, GR_edp, 3, CALL_ALL_GATHER, 2, 2, 300000000, 0);        /* after it: until 5 + 2 + 3 */
+    join(&b, GR_shard_dp_cp, 3);
+    call(&b, GR_shard_dp_cp, 3, CALL_ALL_GATHER, 2, 2, 200000000, 0);
+    call(&b, GR_shard_edp, 3, CALL_ALL_GATHER, 2, 2, 300000000, 0);    /* after it: until 5 + 2 + 3 */
     op(&b, OP_gemm, 1e12, 0);
-    join(&b, GR_dp_cp, 3);
-    join(&b, GR_edp, 3);
+    join(&b, GR_shard_dp_cp, 3);
+    join(&b, GR_shard_edp, 3);
     end(&b);
-    EXPECT(near(b.t.exposed[GR_dp_cp], 2 * left + 1 - held) && near(b.t.exposed[GR_edp], 3) &&
+    EXPECT(near(b.t.exposed[GR_shard_dp_cp], 2 * left + 1 - held) && near(b.t.exposed[GR_shard_edp], 3) &&
                near(b.t.forward, 10 + 2 * left + 2 * held),
-           "%g %g %g", b.t.exposed[GR_dp_cp], b.t.exposed[GR_edp], b.t.forward);
+           "%g %g %g", b.t.exposed[GR_shard_dp_cp], b.t.exposed[GR_shard_edp], b.t.forward);
 }
 
 /* Copies wait for compute, and compute for copies, at events. */

@@ -95,6 +95,8 @@ static Status choose_ranks(PlanAsk *p)
     int64_t said = p->want_ranks ? p->want_ranks : p->recipe.parallel.ranks, per = 8;
     int64_t n = said ? said : dryrun_ranks(&p->recipe.parallel);
     p->timed = p->hardware;
+    if (p->network > 0 && !p->timed)
+        return fail(E_CONFIG, "--network: needs --hardware ID, whose network it replaces");
     if (p->timed) TRY(hardware_find(&p->hw, p->hardware));
     if (p->network > 0) p->hw.inter_bw = p->network / 8 * 1e9;
     if (!said && !p->json)

@@ -124,6 +124,16 @@ static int reserved_sms(const Config *c, const EngineConf *e)
     return nccl ? COMM_RESERVED_SMS : 0;
 }
 
+/* The words are checked with bf16 too: a recipe with a wrong one is wrong before its precision changes. */
+static Status recipe_precision(ProductPrecision *out, const struct cfg_train *t)
+{
+    ProductPrecision p;
+    bool fp8 = !strcmp(t->precision, "fp8_block");
+    if (fp8 || t->fp8_products.n) TRY(precision_fp8(&p, t->fp8_products.item, t->fp8_products.n));
+    if (fp8) *out = p;
+    return OK;
+}
+
 Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks,
                      const LoraConf *loaded)
 {
@@ -158,7 +168,6 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
                     "it to false");
     TRY(recipe_lora(&e->lora, &c->lora, loaded));
     e->fp8_weight_cache = c->memory.fp8_weight_cache;
-    if (!strcmp(c->train.precision, "fp8_block"))
-        TRY(precision_fp8(&e->precision, c->train.fp8_products.item, c->train.fp8_products.n));
+    TRY(recipe_precision(&e->precision, &c->train));
     return check_trainable(e, &c->optim, s);
 }

@@ -16,6 +16,7 @@ typedef struct ModelRow {
     const char *preset;                  /* its name in model/presets.c; NULL: it can only be planned */
     const char *also;                    /* other names of the same, with commas between */
     const char *path; /* of its config.json, if a family here builds it; NULL: not by path */
+    bool        vision_unread;           /* config.json has a vision tower that no family here describes */
     TextShape   text;
     VisionShape vision;
 } ModelRow;

@@ -4,17 +4,30 @@
 #include "base/json.h"
 #include "model/family.h"
 #include "plan/analytic.h"
+#include "plan/lora_cost.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The first of the names (commas between) that the object has, or `absent`. */
+enum { MOST = 1 << 24, MOST_EXPERTS = 1 << 16, MOST_MTP = 8 };
+
+static Status between(const char *key, int64_t value, int64_t least, int64_t most)
+{
+    if (value >= least && value <= most) return OK;
+    return fail(E_DATA, "%s = %lld: must be between %lld and %lld", key, (long long)value, (long long)least,
+                (long long)most);
+}
+
+/* The first of the names (commas between) that the object has, from 0 to MOST, or `absent`. */
 static Status number(const Json *o, const char *names, int64_t absent, int64_t *out)
 {
     char list[128], *save = NULL;
     snprintf(list, sizeof list, "%s", names);
     for (char *key = strtok_r(list, ",", &save); key; key = strtok_r(NULL, ",", &save))
-        if (json_has(o, key)) return json_int(o, key, absent, out);
+        if (json_has(o, key)) {
+            TRY(json_int(o, key, absent, out));
+            return between(key, *out, 0, MOST);
+        }
     return *out = absent, OK;
 }
 
@@ -60,7 +73,30 @@ static Status read_attention(TextShape *t, const Json *o)
     return OK;
 }
 
-static Status read_text(TextShape *t, const Json *o, const char *path)
+static Status check_experts(const TextShape *t)
+{
+    if (!t->E) return OK;
+    TRY(between("the number of experts", t->E, 1, MOST_EXPERTS));
+    TRY(between("the experts of a token", t->K, 1, t->E));
+    TRY(between("moe_intermediate_size", t->F, 1, MOST));
+    TRY(between("first_k_dense_replace", t->dense_first, 0, t->L));
+    return t->groups ? between("topk_group", t->top_groups, 1, t->groups) : OK;
+}
+
+static Status check_attention(const TextShape *t)
+{
+    const MlaShape *m = &t->mla;
+    const GdnShape *g = &t->gdn;
+    if (m->kv_rank) TRY(between("qk_nope_head_dim + qk_rope_head_dim", m->nope + m->rope, 1, MOST));
+    if (!g->key_heads) return OK;
+    TRY(between("linear_key_head_dim", g->key_dim, 1, MOST));
+    TRY(between("linear_num_value_heads", g->value_heads, 1, MOST));
+    TRY(between("linear_value_head_dim", g->value_dim, 1, MOST));
+    TRY(between("linear_conv_kernel_dim", g->conv, 1, MOST));
+    return between("full_attention_interval", g->every, 1, MOST);
+}
+
+static Status read_text(TextShape *t, const Json *o)
 {
     TRY(number(o, "num_hidden_layers,n_layer", 0, &t->L));
     TRY(number(o, "hidden_size,n_embd", 0, &t->D));
@@ -69,13 +105,12 @@ static Status read_text(TextShape *t, const Json *o, const char *path)
     TRY(number(o, "num_nextn_predict_layers", 0, &t->mtp));
     TRY(read_attention(t, o));
     TRY(read_experts(t, o));
-    if (t->L < 1 || t->D < 1 || t->V < 1 || t->H < 1 || t->G < 1 || t->C < 1 ||
-        (t->E && (t->F < 1 || t->K < 1)))
-        return fail(E_CONFIG,
-                    "%s: num_hidden_layers, hidden_size, vocab_size or the numbers of heads or experts are "
-                    "missing: it is no decoder that can be planned",
-                    path);
-    return OK;
+    if (t->L < 1 || t->D < 1 || t->V < 1 || t->H < 1 || t->G < 1 || t->C < 1 || t->I < 1)
+        return fail(E_DATA, "num_hidden_layers, hidden_size, intermediate_size, vocab_size or the numbers of "
+                    "heads are missing or 0: it is no decoder that can be planned");
+    TRY(between("num_nextn_predict_layers", t->mtp, 0, MOST_MTP));
+    TRY(check_attention(t));
+    return check_experts(t);
 }
 
 static Status read_other(ModelRow *m, const char *path)
@@ -83,9 +118,11 @@ static Status read_other(ModelRow *m, const char *path)
     Json *o = NULL;
     TRY(json_load(&o, path));
     const Json *text = json_object_get(o, "text_config");
-    Status      st   = read_text(&m->text, text ? text : o, path);
+    Status      st   = read_text(&m->text, text ? text : o);
+    m->vision_unread = json_has(o, "vision_config");
     json_decref(o);
-    return st;
+    TRY_CTX(st, "%s", path);
+    return OK;
 }
 
 /* The path of config.json itself, or of a folder that has one. */
@@ -104,7 +141,9 @@ Status model_row_load(ModelRow *m, const char *path)
     TRY(config_path(file, sizeof file, path));
     if (!shape_load(&shape, file)) {
         m->text = shape.text, m->vision = shape.vision, m->path = path;
-        return OK;
+    } else {
+        TRY(read_other(m, file));
     }
-    return read_other(m, file);
+    TRY_CTX(between("num_hidden_layers", m->text.L, 1, MOST_LAYERS), "%s", file);
+    return OK;
 }

@@ -230,7 +230,8 @@ static Status check_ask(const SearchAsk *a)
 {
     const Task *t = &a->task;
     if (t->patches && !t->model->vision.depth)
-        return fail(E_CONFIG, "--images: %s has no vision encoder", t->model->name);
+        return fail(E_CONFIG, "--images: %s has no vision encoder%s", t->model->name,
+                    t->model->vision_unread ? " that a family here describes" : "");
     if (a->fix.states != ANY && !states_work(a, a->fix.states))
         return fail(E_CONFIG,
                     "--fix states=%s: this trainer sums gradients in f32; choose f32, split or moments",

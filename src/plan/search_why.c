@@ -198,6 +198,8 @@ void search_warnings(TextLines *l, const Search *s, const FoundLayout *f)
     if (t->model->vision.depth && !t->patches)
         lines_add(l, "%s without images: give --images PATCHES, a step with images takes far longer",
                   t->model->name);
+    if (t->model->vision_unread)
+        lines_add(l, "the vision tower of %s is not planned: no family here describes it", t->model->name);
     if (t->foreign)
         lines_add(l, "of %s, not of this trainer: only the analytic model plans it", task_engine_name(t));
     else if (!model_builds(t->model))

@@ -125,8 +125,8 @@ static bool is_dispatch(int group)
     return group == GR_etp_ep || group == GR_ep_intra_node || group == GR_ep_inter_node;
 }
 
-/* Gathers of weights and reductions of gradients. */
-static bool is_sharing(int group) { return group == GR_dp_cp || group == GR_tp_dp_cp || group == GR_edp; }
+/* Gathers of weights and reductions of gradients, inside a replica and over replicas. */
+static bool is_sharing(int group) { return group >= GR_shard_dp_cp && group <= GR_copy_ep_edp; }
 
 /* A ring over all members, with few hops between nodes; beyond 64 members a tree is used. */
 static double ring_delay(const Hardware *h, const CostCall *c)
