@@ -79,6 +79,13 @@ check "more experts of a token than experts" \
     hostile "$heads, \"num_hidden_layers\": 2, \"num_experts\": 4, \"num_experts_per_tok\": 5" 'between 1 and 4'
 check "a linear layer without heads' width" \
     hostile "$heads, \"num_hidden_layers\": 2, \"linear_num_key_heads\": 4" 'linear_key_head_dim = 0'
+check "further tokens have no dry run" \
+    searched 0 'with layers that predict further tokens: only' 8 --model qwen3-30b-a3b --hardware h200 --mtp 1
+no_network() {
+    "$treb" plan recipes/example.yaml --network 400 >"$tmp/out" 2>&1
+    [ $? = 2 ] && grep -q -- '--network: needs --hardware' "$tmp/out"
+}
+check "a network of no hardware" no_network
 check "a step of another trainer" \
     searched 0 'published runs on Hopper' 16 --model qwen3-30b-a3b --engine megatron --graphs partial
 check "an unknown trainer"             searched 2 'expected treb, megatron' 8 --model qwen3-30b-a3b --engine x
@@ -86,6 +93,7 @@ check "a format that the GPU lacks" \
     searched 2 'h100-sxm has no microscaling' 8 --model qwen3-30b-a3b --hardware h100 --precision mxfp8
 check "8-bit products are checked by a dry run" \
     searched 0 '"dry_run"' 8 --model qwen3-30b-a3b --hardware h200 --precision fp8 --json
+check "and says that GPUs refuse it" grep -q 'GPUs do not train in FP8 yet' "$tmp/out"
 check "a layout is fixed by --fix" \
     searched 2 'parallel.tp=2: only lora' 8 --model qwen3-30b-a3b parallel.tp=2
 lacking() {                              # the command that the last line names does fit

@@ -26,7 +26,8 @@ const ModelRow *model_row_at(int i);                          /* NULL past the l
 /* A model from a folder with config.json, or from the file; the row keeps the path. */
 MUST Status     model_row_load(ModelRow *m, const char *path);
 
-static inline bool model_builds(const ModelRow *m) { return m->preset || m->path; } /* it trains here */
+/* Whether it trains here; no family has layers that predict further tokens. */
+static inline bool model_builds(const ModelRow *m) { return (m->preset || m->path) && !m->text.mtp; }
 
 typedef enum { PREC_BF16, PREC_FP8, PREC_MXFP8 } Precision;
 

@@ -80,7 +80,9 @@ static Status check_experts(const TextShape *t)
     TRY(between("the experts of a token", t->K, 1, t->E));
     TRY(between("moe_intermediate_size", t->F, 1, MOST));
     TRY(between("first_k_dense_replace", t->dense_first, 0, t->L));
-    return t->groups ? between("topk_group", t->top_groups, 1, t->groups) : OK;
+    if (!t->groups) return OK;
+    TRY(between("topk_group", t->top_groups, 1, t->groups));
+    return between("the experts of a token", t->K, 1, t->E * t->top_groups / t->groups);
 }
 
 static Status check_attention(const TextShape *t)

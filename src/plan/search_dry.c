@@ -1,5 +1,6 @@
 /* plan/search_dry.c -- a candidate as a Config, and dry runs of the best candidates. */
 #include "base/clock.h"
+#include "base/folder.h"
 #include "plan/dryrun.h"
 #include "plan/search.h"
 
@@ -10,8 +11,7 @@
 /* Dry runs of one search; places whose order they decide; further ones to find the fastest. */
 enum { MOST_DRY = 32, CHECKED = 12, FASTEST_TRIES = 12 };
 
-/* This trainer has 8-bit products with scales of blocks (train.precision: fp8_block), no other formats yet.
- */
+/* This trainer has 8-bit products with scales of blocks (train.precision: fp8_block), no other formats. */
 bool search_can_build(const SearchAsk *a)
 {
     return model_builds(a->task.model) && a->task.precision != PREC_MXFP8 && !a->task.foreign;
@@ -29,7 +29,7 @@ Status search_adapt(SearchAsk *a, LoraCost *x, const Config *recipe)
 
 __attribute__((format(printf, 3, 4))) static void set(Status *st, Config *c, const char *fmt, ...)
 {
-    char text[320];
+    char text[sizeof(Path) + 64];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
@@ -81,6 +81,26 @@ static void set_adapters(Config *cfg, const Config *recipe)
     cfg->model.freeze_aligner = recipe->model.freeze_aligner;
 }
 
+/* A model's name or path without config.json and slashes at its end: so many characters. */
+static int folder_length(const char *name)
+{
+    static const char file[] = "/config.json";
+    size_t n = strlen(name), k = sizeof file - 1;
+    if (n > k && !strcmp(name + n - k, file)) n -= k;
+    while (n > 1 && name[n - 1] == '/') n--;
+    return (int)n;
+}
+
+static void set_names(Status *st, Config *cfg, const Task *t)
+{
+    const ModelRow *m = t->model;
+    int n = folder_length(m->name), at = n;
+    while (at > 0 && m->name[at - 1] != '/') at--;
+    if (m->preset) set(st, cfg, "model.preset=%s", m->preset);
+    else           set(st, cfg, "model.path=%.*s", folder_length(m->path), m->path);
+    set(st, cfg, "checkpoint.output_dir=runs/%.*s-%d-%s", n - at, m->name + at, t->gpus, t->hw.id);
+}
+
 Status search_config(Config *cfg, const SearchAsk *a, const FoundLayout *f)
 {
     const Task *t = &a->task;
@@ -90,8 +110,7 @@ Status search_config(Config *cfg, const SearchAsk *a, const FoundLayout *f)
     if (!search_can_build(a))
         return fail(E_CONFIG, "%s: this trainer cannot build it; only the analytic model can plan it",
                     t->model->name);
-    if (t->model->preset) set(&st, cfg, "model.preset=%s", t->model->preset);
-    else set(&st, cfg, "model.path=%s", t->model->path);
+    set_names(&st, cfg, t);
     set(&st, cfg, "model.dtype=bfloat16");
     if (t->precision == PREC_FP8) set(&st, cfg, "train.precision=fp8_block");
     if (t->graphs == GRAPHS_PARTIAL)
@@ -111,8 +130,6 @@ Status search_config(Config *cfg, const SearchAsk *a, const FoundLayout *f)
         set(&st, cfg, "moe.rank_capacity=%g", t->imbalance);
         if (c->overlap) set(&st, cfg, "moe.overlap=true");
     }
-    const char *slash = strrchr(t->model->name, '/'), *name = slash && slash[1] ? slash + 1 : t->model->name;
-    set(&st, cfg, "checkpoint.output_dir=runs/%s-%d-%s", name, t->gpus, t->hw.id);
     if (st) config_close(cfg);
     return st;
 }

@@ -37,10 +37,12 @@ Status search_recipe(FILE *out, const Search *s, const FoundLayout *f, const cha
     print_reasons(out, s, f);
     fprintf(out, "#\n# Found by: %s\n", command);
     fputs("# Name your data before training: data.train=FILE on the command line, or below as\n"
-          "#   data: {train: [{path: data/train.jsonl}]}\n"
-          "# model.preset begins with random weights; for trained ones name their folder as model.path "
-          "instead.\n",
+          "#   data: {train: [{path: data/train.jsonl}]}\n",
           out);
+    if (s->ask.task.model->preset)
+        fputs("# model.preset begins with random weights; for trained ones name their folder as model.path "
+              "instead.\n",
+              out);
     config_dump_short(out, &cfg);
     config_close(&cfg);
     return ferror(out) ? fail(E_IO, "the recipe could not be written") : OK;

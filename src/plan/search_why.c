@@ -203,7 +203,10 @@ void search_warnings(TextLines *l, const Search *s, const FoundLayout *f)
     if (t->foreign)
         lines_add(l, "of %s, not of this trainer: only the analytic model plans it", task_engine_name(t));
     else if (!model_builds(t->model))
-        lines_add(l, "this trainer cannot build %s: only the analytic model plans it", t->model->name);
+        lines_add(l, "this trainer cannot build %s%s: only the analytic model plans it", t->model->name,
+                  t->model->text.mtp ? " with layers that predict further tokens" : "");
     else if (t->precision == PREC_MXFP8)
-        lines_add(l, "MXFP8 is planned by the analytic model only: this trainer has bf16 and fp8");
+        lines_add(l, "MXFP8 is planned by the analytic model alone: this trainer has no such products");
+    else if (t->precision == PREC_FP8)
+        lines_add(l, "GPUs do not train in FP8 yet: treb train refuses train.precision=fp8_block there");
 }
