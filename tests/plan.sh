@@ -66,19 +66,19 @@ same() {                                 # a config.json of a family that is not
         cmp "$tmp/a" "$tmp/b"
 }
 check "a model by its config.json" same
-hostile() {                              # WORDS PATTERN: of config.json, on stderr with exit code 4
-    mkdir -p "$tmp/hostile" && echo "{\"vocab_size\": 100, \"hidden_size\": 64, $1}" >"$tmp/hostile/config.json"
+hostile() {                              # WORDS PATTERN: a config.json that is refused (exit code 4)
+    mkdir -p "$tmp/hostile"
+    echo '{"vocab_size": 100, "hidden_size": 64, "num_attention_heads": 4, '"$1}" >"$tmp/hostile/config.json"
     "$treb" plan --gpus 8 --model "$tmp/hostile" >/dev/null 2>"$tmp/err"
     [ $? = 4 ] && grep -q -- "$2" "$tmp/err" && grep -q hostile/config.json "$tmp/err"
 }
-heads='"num_attention_heads": 4'
-check "too many layers in config.json"  hostile "$heads, \"num_hidden_layers\": 129" 'between 1 and 128'
-check "a negative width in config.json" hostile "$heads, \"num_hidden_layers\": 2, \"intermediate_size\": -1" \
-    'intermediate_size = -1'
+check "too many layers in config.json" hostile '"num_hidden_layers": 129' 'between 1 and 128'
+check "a negative width in config.json" \
+    hostile '"num_hidden_layers": 2, "intermediate_size": -1' 'intermediate_size = -1'
 check "more experts of a token than experts" \
-    hostile "$heads, \"num_hidden_layers\": 2, \"num_experts\": 4, \"num_experts_per_tok\": 5" 'between 1 and 4'
-check "a linear layer without heads' width" \
-    hostile "$heads, \"num_hidden_layers\": 2, \"linear_num_key_heads\": 4" 'linear_key_head_dim = 0'
+    hostile '"num_hidden_layers": 2, "num_experts": 4, "num_experts_per_tok": 5' 'between 1 and 4'
+check "linear attention without a head dim" \
+    hostile '"num_hidden_layers": 2, "linear_num_key_heads": 4' 'linear_key_head_dim = 0'
 check "further tokens have no dry run" \
     searched 0 'with layers that predict further tokens: only' 8 --model qwen3-30b-a3b --hardware h200 --mtp 1
 no_network() {
