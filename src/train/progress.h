@@ -49,7 +49,7 @@ typedef struct StepReport {              /* of one optimizer step */
     int         zero_grads;              /* tensors whose gradient was zero too often, on all ranks */
     double      chunked_layers;          /* expert layers run in chunks (nn/moe.h), mean over ranks */
     double      host_seconds;            /* in which the host queued the step; of waits for the device only
-                                            those for room in its queue of launches */
+                                            those while its queue of launches is full */
     int64_t     launches;                /* of kernels and graphs by the host of this rank */
     int64_t     eager_phases;            /* that had no graph (engine/graph_cache.h), of this rank */
     double      memory_used;             /* bytes of the fullest rank; only in steps that end a line */
