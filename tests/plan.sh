@@ -86,6 +86,8 @@ no_network() {
     [ $? = 2 ] && grep -q -- '--network: needs --hardware' "$tmp/out"
 }
 check "a network of no hardware" no_network
+check "degrees whose product is no int" \
+    searched 2 'pp x vpp may be above 1048576' 8 --model qwen3-30b-a3b --fix pp=65536,vpp=65536
 check "a step of another trainer" \
     searched 0 'published runs on Hopper' 16 --model qwen3-30b-a3b --engine megatron --graphs partial
 check "an unknown trainer"             searched 2 'expected treb, megatron' 8 --model qwen3-30b-a3b --engine x

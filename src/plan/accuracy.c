@@ -35,5 +35,7 @@ void accuracy_text(char *text, size_t n, const Hardware *hw, int gpus, const Eng
     else if (gpus == 1 && hw->error < 0.25)
         snprintf(text, n, "steps of this trainer on one such GPU were measured: within %.0f %%",
                  100 * hw->error);
+    else if (!strcmp(hw->backend, "cpu"))
+        snprintf(text, n, "not measured with this trainer, and no published run is known");
     else snprintf(text, n, "not measured with this trainer; %s", known);
 }

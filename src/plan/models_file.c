@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST = 1 << 24, MOST_EXPERTS = 1 << 16, MOST_MTP = 8 };
+enum { MOST = 1 << 24, MOST_EXPERTS = 1 << 16, MOST_HEADS = 1 << 12, MOST_HEAD_DIM = 1 << 14, MOST_MTP = 8 };
 
 static Status between(const char *key, int64_t value, int64_t least, int64_t most)
 {
@@ -89,6 +89,9 @@ static Status check_attention(const TextShape *t)
 {
     const MlaShape *m = &t->mla;
     const GdnShape *g = &t->gdn;
+    TRY(between("num_attention_heads", t->H, 1, MOST_HEADS));
+    TRY(between("num_key_value_heads", t->G, 1, t->H));
+    TRY(between("the head dim", t->C, 1, MOST_HEAD_DIM));
     if (m->kv_rank) TRY(between("qk_nope_head_dim + qk_rope_head_dim", m->nope + m->rope, 1, MOST));
     if (!g->key_heads) return OK;
     TRY(between("linear_key_head_dim", g->key_dim, 1, MOST));

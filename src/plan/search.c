@@ -226,9 +226,22 @@ static Status try_layout(Search *s, const Candidate *layout)
     return OK;
 }
 
+static double degree(int fixed) { return fixed == ANY ? 1 : fixed; }
+
+/* Products of degrees are ints. */
+static Status check_degrees(const Fixed *f)
+{
+    const double most = 1 << 20, pp = degree(f->pp);
+    if (pp * degree(f->tp) * degree(f->cp) <= most && pp * degree(f->ep) * degree(f->etp) <= most &&
+        pp * degree(f->vpp) <= most)
+        return OK;
+    return fail(E_CONFIG, "--fix: none of tp x cp x pp, etp x ep x pp and pp x vpp may be above %.0f", most);
+}
+
 static Status check_ask(const SearchAsk *a)
 {
     const Task *t = &a->task;
+    TRY(check_degrees(&a->fix));
     if (t->patches && !t->model->vision.depth)
         return fail(E_CONFIG, "--images: %s has no vision encoder%s", t->model->name,
                     t->model->vision_unread ? " that a family here describes" : "");
