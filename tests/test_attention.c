@@ -362,6 +362,20 @@ static void priced(void)
     num_clear();
 }
 
+/* Rows of 2 query and 1 key head of 128: f32 sums of dq, copies of v and dv; a matrix of scores at most 2 GiB. */
+static void workspace(void)
+{
+    AttentionWork w = { .T = 64, .docs = 1, .longest = 64, .H = 2, .G = 1, .C = 128, .causal = true };
+    int64_t heads = 64 * 3 * 128 * 4, matrix = (int64_t)2 << 30;
+    EXPECT(attention_bwd_workspace(&w) == heads + 64 * 2 * 128 * 4, "sums");
+    w.repeat = true;
+    EXPECT(attention_bwd_workspace(&w) == heads + matrix, "a matrix of scores");
+    w.longest = 0;
+    EXPECT(attention_bwd_workspace(&w) == heads + matrix, "documents without tokens");
+    w.longest = 1 << 20;
+    EXPECT(attention_bwd_workspace(&w) == 0, "scores above the matrix");
+}
+
 int main(void)
 {
     numlab_open();
@@ -376,5 +390,6 @@ int main(void)
     RUN(bf16_and_views);
     RUN(equal_bits);
     RUN(priced);
+    RUN(workspace);
     return numlab_report();
 }

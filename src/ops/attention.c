@@ -71,7 +71,7 @@ int64_t attention_bwd_workspace(const AttentionWork *w)
     int64_t row = w->H * w->C * 4, sums = (fused ? w->T / 64 * 64 + 64 * docs : w->T) * row;
     int64_t heads = (w->H == w->G ? 0 : w->T * row) + w->T * w->G * w->C * 4;    /* copies of v and dv */
     if (fused) return sums;
-    if (vision || (w->repeat && 2 * w->H * w->longest > matrix / w->longest)) return 0;
+    if (vision || (w->repeat && 2.0 * w->H * w->longest * w->longest > matrix)) return 0;
     return heads + (w->repeat && sums < matrix ? matrix : sums);
 }
 
