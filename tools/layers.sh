@@ -3,7 +3,8 @@
 # `order`, except that ops to parallel do not include data/. ops/cpu and ops/cuda belong to ops.
 set -eu
 cd "$(dirname "$0")/.."
-order="base tensor data ops comm nn model parallel checkpoint engine infer train plan launch report cli"
+order="base tensor data ops comm nn model parallel checkpoint engine infer train plan profile launch report"
+order="$order cli"
 declare -A hidden=([data]="" [ops]="data" [comm]="data" [nn]="data" [model]="data" [parallel]="data")
 bad=0
 for file in $(find src -type f); do

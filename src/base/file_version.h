@@ -12,6 +12,7 @@ enum {
     LOADER_STATE_VERSION  = 1,           /* data loader in trainer_state.json: "version" */
     HARDWARE_VERSION      = 1,           /* measured hardware profile: "format" */
     BIN_VERSION           = 1,           /* header of a .bin dataset */
+    PROFILE_VERSION       = 1,           /* profile.json: "format" */
 };
 
 #endif

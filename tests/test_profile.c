@@ -1,0 +1,139 @@
+/* tests/test_profile.c -- arithmetic on intervals, and profile.json: what is written is read back. */
+#include "base/folder.h"
+#include "lab.h"
+#include "profile/intervals.h"
+#include "profile/profile.h"
+
+/* ---- intervals ---- */
+
+enum { MOST = 64, GRID = 200 };
+
+static size_t draw(Interval *x, unsigned *seed, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        double a = rand_r(seed) % GRID, b = rand_r(seed) % GRID;
+        x[i] = (Interval){ a, b };                           /* half of them end before they begin */
+    }
+    return intervals_union(x, n);
+}
+
+/* Cells [i, i + 1) of the grid that a set covers. */
+static void paint(bool *cell, const Interval *x, size_t n)
+{
+    memset(cell, 0, GRID);
+    for (size_t i = 0; i < n; i++)
+        for (int c = (int)x[i].from; c < (int)x[i].to; c++) cell[c] = true;
+}
+
+static bool is_set(const Interval *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!(x[i].from < x[i].to) || (i && x[i].from < x[i - 1].to)) return false;
+    return true;
+}
+
+static void unions_are_sets(void)
+{
+    Interval x[] = { { 5, 7 }, { 0, 2 }, { 1, 3 }, { 3, 4 }, { 9, 9 }, { 8, 6 } };
+    size_t   n = intervals_union(x, 6);
+    EXPECT(n == 2 && x[0].from == 0 && x[0].to == 4 && x[1].from == 5 && x[1].to == 7, "%zu", n);
+    EXPECT(intervals_length(x, n) == 6, "%g", intervals_length(x, n));
+    EXPECT(intervals_union(x, 0) == 0 && intervals_length(x, 0) == 0, "empty");
+}
+
+/* Random sets against a grid of cells. */
+static void sets_agree_with_cells(void)
+{
+    unsigned seed = 17;
+    for (int round = 0; round < 2000; round++) {
+        Interval a[MOST], b[MOST], out[2 * MOST + 1];
+        Interval window = { rand_r(&seed) % 50, 100 + rand_r(&seed) % 100 };
+        bool     ca[GRID], cb[GRID], co[5][GRID];
+        size_t   n = draw(a, &seed, (size_t)(rand_r(&seed) % MOST));
+        size_t   m = draw(b, &seed, (size_t)(rand_r(&seed) % 9)), k[5];
+        paint(ca, a, n), paint(cb, b, m);
+        for (int op = 0; op < 5; op++) {
+            memset(out, 0xff, sizeof out);
+            k[op] = op == 0 ? intervals_intersect(out, a, n, b, m)
+                  : op == 1 ? intervals_subtract(out, a, n, b, m)
+                  : op == 2 ? intervals_merge(out, a, n, b, m) : op == 3 ? intervals_clip(out, a, n, window)
+                  : intervals_gaps(out, a, n, window);
+            EXPECT(is_set(out, k[op]), "round %d op %d", round, op);
+            paint(co[op], out, k[op]);
+        }
+        for (int c = 0; c < GRID; c++) {
+            bool in = c >= (int)window.from && c < (int)window.to;
+            bool want[5] = { ca[c] && cb[c], ca[c] && !cb[c], ca[c] || cb[c], ca[c] && in, !ca[c] && in };
+            for (int op = 0; op < 5; op++)
+                if (want[op] != co[op][c]) EXPECT(false, "round %d op %d cell %d", round, op, c);
+        }
+    }
+}
+
+/* ---- profile.json ---- */
+
+static void fill(StepProfile *s, double from)
+{
+    double *x = (double *)s;
+    for (size_t i = 0; i < sizeof *s / sizeof *x; i++) x[i] = from + (double)i / 3;
+    s->bubble = NAN, s->category[CAT_MEMSET] = NAN;
+    s->group[GR_tp] = (GroupProfile){ 0 };                   /* no call: not written */
+}
+
+static bool same(const StepProfile *a, const StepProfile *b)
+{
+    const double *x = (const double *)a, *y = (const double *)b;
+    for (size_t i = 0; i < sizeof *a / sizeof *x; i++)
+        if (isnan(x[i]) != isnan(y[i]) || fabs(x[i] - y[i]) > 1e-7 * fabs(x[i])) return false;
+    return true;
+}
+
+static void profiles_are_read_back(void)
+{
+    Path    path;
+    Profile p = { .recipe = "a.yaml", .source = "host", .recipe_yaml = "train:\n  max_steps: 3\n",
+                  .per_node = 2, .stages = 2, .warmup = 3, .steps = 8, .plain = 1.0, .profiled = 1.05, .has_measured = true,
+                  .has_predicted = true, .predicted_error = 0.25 }, q;
+    EXPECT_OK(profile_ranks(&p, 4));
+    for (int r = 0; r < 4; r++) fill(&p.rank[r], r == 2 ? 40 : r + 3), p.stage[r] = r / 2;
+    for (int r = 0; r < 4; r++) p.rank[r].exposed = 0;
+    fill(&p.predicted, 7);
+    profile_summarize(&p);
+    EXPECT(p.slowest == 2 && fabs(p.spread - 34.0 / 40) < 1e-9, "%d %g", p.slowest, p.spread);
+    EXPECT(fabs(p.overhead - 0.05) < 1e-9, "%g", p.overhead);
+    EXPECT_OK(path_join(path, lab_tmp(), "profile.json"));
+    EXPECT_OK(profile_save(&p, path));
+    EXPECT_OK(profile_load(&q, path));
+    EXPECT(same(&p.measured, &q.measured) && same(&p.predicted, &q.predicted), "steps differ");
+    for (int r = 0; q.ranks == 4 && r < 4; r++)
+        EXPECT(same(&p.rank[r], &q.rank[r]) && p.stage[r] == q.stage[r], "rank %d differs", r);
+    EXPECT(!strcmp(q.recipe, "a.yaml") && !strcmp(q.recipe_yaml, p.recipe_yaml) && q.slowest == 2,
+           "head differs");
+    profile_close(&p), profile_close(&q);
+    folder_remove(lab_tmp());
+}
+
+static void hostile_files_are_refused(void)
+{
+    static const char *const bad[] = {
+        "{}", "{\"format\": 99}", "{\"format\": 1}", "{\"format\": 1, \"measured\": {\"step\": \"long\"}}",
+        "{\"format\": 1, \"measured\": {}, \"ranks\": 2, \"rank\": [{}]}",
+        "{\"format\": 1, \"measured\": {}, \"ranks\": -1}", "{\"format\": 1, \"measured\": {}, \"rank\": []}",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        Json   *o = NULL;
+        Profile p;
+        EXPECT_OK(json_parse(&o, bad[i], strlen(bad[i]), "bad"));
+        EXPECT(profile_parse(&p, o, "bad.json") == E_DATA, "%s", bad[i]);
+        json_decref(o);
+    }
+}
+
+int main(void)
+{
+    RUN(unions_are_sets);
+    RUN(sets_agree_with_cells);
+    RUN(profiles_are_read_back);
+    RUN(hostile_files_are_refused);
+    return lab_report();
+}
