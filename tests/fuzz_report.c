@@ -67,7 +67,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     snprintf(out, sizeof out, "%s/report.html", run_dir);
     FILE *f = fopen(path, "wb");
     if (!f || fwrite(data + 1, 1, size - 1, f) != size - 1 || fclose(f)) perror(path), exit(2);
-    Status st = report_write(dir, data[0] / FILES % 2 + 1, out, NULL);
+    ReportAsk ask = { .dir = { dir[0], dir[1] }, .runs = data[0] / FILES % 2 + 1, .out = out };
+    Status st = report_write(&ask, NULL);
     if (!st) check_page(out);
     REQUIRE(!st || st == E_DATA, "status %d: %s", (int)st, status_text());
     unlink(path);

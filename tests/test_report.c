@@ -4,6 +4,7 @@
 #include "base/folder.h"
 #include "data/image_encode.h"
 #include "lab.h"
+#include "report/contract.h"
 #include "report/report.h"
 #include "report/report_parts.h"
 
@@ -55,18 +56,30 @@ static void put(const Folder *f, const char *name, const char *text)
     free(json);
 }
 
-/* The page of one or two runs; the caller frees it. */
-static char *page_of(const Folder *a, const Folder *b, ReportCounts *c)
+static Status report_one(const char *dir, const char *out)
 {
-    const char *dir[2] = { a->dir, b ? b->dir : NULL };
+    return report_write(&(ReportAsk){ .dir = { dir }, .runs = 1, .out = out }, NULL);
+}
+
+/* The page of two runs that are compared by a key; the caller frees it. */
+static char *page_by_key(const Folder *a, const Folder *b, const char *key, ReportCounts *c)
+{
+    ReportAsk ask = { .dir = { a->dir, b ? b->dir : NULL }, .runs = b ? 2 : 1, .out = in(a, "report.html"),
+                      .declared = &key, .keys = key != NULL };
     ReportCounts mine;
-    EXPECT_OK(report_write(dir, b ? 2 : 1, in(a, "report.html"), c ? c : &mine));
+    EXPECT_OK(report_write(&ask, c ? c : &mine));
     FILE *f = fopen(in(a, "report.html"), "rb");
     char *text = calloc(1, 64 << 20);
     size_t n = f ? fread(text, 1, (64 << 20) - 1, f) : 0;
     if (f) fclose(f);
     text[n] = 0;
     return text;
+}
+
+/* The page of one or two runs; the caller frees it. */
+static char *page_of(const Folder *a, const Folder *b, ReportCounts *c)
+{
+    return page_by_key(a, b, NULL, c);
 }
 
 static int count(const char *text, const char *word)
@@ -273,13 +286,13 @@ static void missing_files(void)
     page = page_of(&g, &f, NULL);
     HAS(page, "no metrics.jsonl: there are no curves");
     free(page);
-    EXPECT_FAIL(report_write(dir, 1, "unused.html", NULL), E_DATA, "no file of a run");
+    EXPECT_FAIL(report_one(dir[0], "unused.html"), E_DATA, "no file of a run");
     dir[0] = "no/such/run";
-    EXPECT_FAIL(report_write(dir, 1, "unused.html", NULL), E_IO, "no/such/run");
+    EXPECT_FAIL(report_one(dir[0], "unused.html"), E_IO, "no/such/run");
     dir[0] = in(&g, "recipe.yaml");
-    EXPECT_FAIL(report_write(dir, 1, "unused.html", NULL), E_DATA, "not a folder");
+    EXPECT_FAIL(report_one(dir[0], "unused.html"), E_DATA, "not a folder");
     dir[0] = g.dir;
-    EXPECT_FAIL(report_write(dir, 1, "no/such/folder/report.html", NULL), E_IO, "no/such/folder");
+    EXPECT_FAIL(report_one(dir[0], "no/such/folder/report.html"), E_IO, "no/such/folder");
 }
 
 static void damaged_files(void)
@@ -325,10 +338,59 @@ static void two_runs(void)
     const char *end = strstr(page, "The machines are the same");
     const char *seed = strstr(strstr(page, "\"id\":\"differences\""), "train.seed");
     EXPECT(end && seed > end, "a key that does not differ is not listed");
+    EXPECT(!c.pair.comparable && strstr(c.pair.text, "by 1 key: optim.learning_rate (0.000123, 0.5)"), "%s",
+           c.pair.text);
+    HAS(page, "Not comparable"), HASNT(page, " better\"");
+    free(page);
+    page = page_by_key(&a, &b, "optim.learning_rate", &c);
+    EXPECT(c.pair.comparable, "%s", c.pair.text);
+    HASNT(page, "Not comparable");
     HAS(page, " better\"", "median of 190 steps, without 10 of warm-up; B: median of 290 steps");
     EXPECT(c.questions == 2, "a question of both is shown once: %d", c.questions);
     EXPECT(count(page, "\"range\":[1,300,") >= 12, "axes are shared");
     free(page);
+}
+
+/* Labels come from the recipe, the machine and the metrics; a comparison is no better than its runs. */
+static void labels(void)
+{
+    Folder a = run_folder("exact"), b = run_folder("rounded");
+    ReportCounts c;
+    put_whole_run(&a), put_whole_run(&b);
+    put_recipe(&b, "optim.state_dtype=bfloat16");
+    char *page = page_by_key(&a, &b, "optim.", &c);
+    EXPECT(c.pair.comparable, "%s", c.pair.text);
+    HAS(page, "A comparison that is benchmark-only", "rounded optimizer states against exact ones");
+    free(page);
+    put_recipe(&b, "moe.force_balance=true");
+    put(&b, "env.json", "{'run': {'ranks': 2, 'weights': 'random', 'vision': true}}");
+    put(&b, "metrics.jsonl", "{'step': 1, 'label': 'training-equivalent', 'data/visual_token_share': 0}\n");
+    page = page_of(&b, NULL, &c);
+    HAS(page, "{\"badge warn\":\"benchmark-only\"}", "forced balance", "random weights",
+        "no picture in the data");
+    free(page);
+    page = page_of(&a, &b, &c);
+    EXPECT(!c.pair.comparable && strstr(c.pair.text, "env.cores (2, absent)"), "%s", c.pair.text);
+    free(page);
+}
+
+static void contract_hashes(void)
+{
+    Contract a, b;
+    Config   recipe;
+    char     h[4][CONTRACT_HASH];
+    const char *key = "parallel.";
+    config_default(&recipe);
+    EXPECT_OK(contract_of_config(&a, &recipe));
+    EXPECT_OK(config_set(&recipe, "parallel.ep=4"));
+    EXPECT_OK(config_set(&recipe, "checkpoint.output_dir=elsewhere"));
+    EXPECT_OK(contract_of_config(&b, &recipe));
+    contract_hash(h[0], &a, NULL, 0), contract_hash(h[1], &b, NULL, 0);
+    contract_hash(h[2], &a, &key, 1), contract_hash(h[3], &b, &key, 1);
+    EXPECT(strcmp(h[0], h[1]) && !strcmp(h[2], h[3]) && strcmp(h[0], h[2]), "%s %s %s %s", h[0], h[1], h[2],
+           h[3]);
+    contract_close(&a), contract_close(&b);
+    config_close(&recipe);
 }
 
 static void pictures(void)
@@ -598,6 +660,8 @@ int main(void)
     RUN(missing_files);
     RUN(damaged_files);
     RUN(two_runs);
+    RUN(labels);
+    RUN(contract_hashes);
     RUN(pictures);
     RUN(numbers_of_lines);
     RUN(lines_that_are_not);

@@ -32,9 +32,12 @@ static void print_counts(const char *out, const ReportCounts *c)
     putchar('\n');
 }
 
-typedef struct ReportArgs { const char *out; } ReportArgs;
+typedef struct ReportArgs { const char *out; OptionList keys; } ReportArgs;
 
 static const Option options[] = {
+    OPTION_LIST(ReportArgs, keys, "--key", "KEY",
+                "a key that two runs may differ in, since it is compared: parallel.ep, or memory. for all of "
+                "a section"),
     OPTION_TEXT(ReportArgs, out, "--out", "FILE", "the page; RUN/report.html, or RUN/report-vs-RUN2.html"),
     OPTION_END
 };
@@ -47,9 +50,11 @@ static Status cmd_report(int argc, char **argv)
     ReportCounts c;
     TRY(options_parse(argc, argv, options, &a, &dir));
     Status st = a.out ? OK : default_out(path, dir.value, dir.n);
-    const char *out = a.out ? a.out : path;
-    if (!st) st = report_write(dir.value, dir.n, out, &c);
-    if (!st) print_counts(out, &c);
+    ReportAsk ask = { .dir = { dir.value[0], dir.n > 1 ? dir.value[1] : NULL }, .runs = dir.n,
+                      .out = a.out ? a.out : path, .declared = a.keys.value, .keys = a.keys.n };
+    if (!st) st = report_write(&ask, &c);
+    if (!st) print_counts(ask.out, &c);
+    if (!st && dir.n == 2) puts(c.pair.text);
     plain_args_close(&dir);
     return st;
 }
@@ -57,7 +62,8 @@ static Status cmd_report(int argc, char **argv)
 static const Usage usage = {
     .args    = "RUN [RUN2]",
     .options = options,
-    .notes   = "RUN is a run's folder (checkpoint.output_dir).",
+    .notes   = "RUN is a run's folder (checkpoint.output_dir). Of two runs one is called better only where "
+               "all that their numbers depend on is the same, but for keys named by --key.",
 };
 
 const Command command_report = {

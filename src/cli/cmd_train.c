@@ -5,8 +5,26 @@
 #include "cli/doctor.h"
 #include "cli/ranks.h"
 #include "launch/rank.h"
+#include "report/contract.h"
 #include "report/report.h"
 #include "train/trainer_answers.h"
+
+/* contract.json, and the log line that says what the numbers of the run may be taken for. */
+static Status write_contract(const Trainer *t)
+{
+    const char *list[LABEL_REASONS];
+    Contract    c;
+    Json       *o = NULL;
+    TRY(contract_read(&c, t->folder.dir));
+    int    n = label_reasons(list, &c.facts);
+    Status st = contract_json(&o, &c);
+    if (!st) st = run_folder_write_json(&t->folder, "contract.json", o);
+    json_decref(o);
+    log_info(&t->log, "label        %s", label_word(&c.facts));
+    for (int i = 0; i < n; i++) log_info(&t->log, "             %s", list[i]);
+    contract_close(&c);
+    return st;
+}
 
 /* The run is saved by now: a page that cannot be written is a pity and not a failure. */
 static void write_report(const Trainer *t)
@@ -14,7 +32,8 @@ static void write_report(const Trainer *t)
     const char *dir = t->folder.dir;
     Path page;
     Status st = path_join(page, dir, "report.html");
-    if (!st) st = report_write(&dir, 1, page, NULL);
+    if (!st) st = report_write(&(ReportAsk){ .dir = { dir }, .runs = 1, .out = page }, NULL);
+    if (!st) st = write_contract(t);
     if (st) log_warn(&t->log, "no report: %s; `treb report %s` tries again", status_text(), dir);
     else    log_info(&t->log, "report       %s", page);
 }

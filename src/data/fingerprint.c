@@ -1,6 +1,8 @@
 /* data/fingerprint.c -- see fingerprint.h. */
 #include "data/fingerprint.h"
 
+#include "base/folder.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -17,18 +19,28 @@ static void hash_file(XXH3_state_t *x, const FormatFile *f)
     XXH3_128bits_update(x, f->bytes + f->len - n, n);
 }
 
+/* Drawn by `treb data synth`, which leaves synth.json beside the lines. */
+static bool is_synthetic(const FormatFile *f)
+{
+    Path        path;
+    const char *slash = strrchr(f->path, '/');
+    int         n = slash ? (int)(slash - f->path) + 1 : 0;
+    return snprintf(path, sizeof path, "%.*ssynth.json", n, f->path) < (int)sizeof path && file_is(path);
+}
+
 Json *fingerprint_dataset(const Dataset *d)
 {
     Json *paths = json_array();
     XXH3_state_t *x = XXH3_createState();
     double bytes = 0;
     char   hash[33] = "";
+    bool   synthetic = false;
     if (x) XXH3_128bits_reset(x);
     for (int64_t i = 0; x && i < d->files; i++) {
         const FormatFile *f = &d->file[i].file;
         if (!f->path) continue;
         hash_file(x, f);
-        bytes += (double)f->len;
+        bytes += (double)f->len, synthetic |= is_synthetic(f);
         if (i < MAX_PATHS)
             json_array_append_new(paths, json_pack("{s:s, s:I}", "path", f->path, "bytes",
                                                    (json_int_t)f->len));
@@ -39,6 +51,7 @@ Json *fingerprint_dataset(const Dataset *d)
                  (unsigned long long)h.low64);
     }
     XXH3_freeState(x);
-    return json_pack("{s:I, s:f, s:I, s:s, s:o}", "files", (json_int_t)d->files, "bytes", bytes, "samples",
-                     (json_int_t)d->samples, "xxh128", hash, "paths", paths);
+    return json_pack("{s:I, s:f, s:I, s:s, s:b, s:o}", "files", (json_int_t)d->files, "bytes", bytes,
+                     "samples", (json_int_t)d->samples, "xxh128", hash, "synthetic", synthetic, "paths",
+                     paths);
 }

@@ -4,8 +4,8 @@
 
 #include "data/dataset.h"
 
-/* {files, bytes, samples, xxh128, paths: [{path, bytes}, ...]}; caller: json_decref. The hash covers path,
- * size and the first and last 64 KiB of every file; the list of paths ends after 64 files. */
+/* {files, bytes, samples, xxh128, synthetic, paths: [{path, bytes}, ...]}; caller: json_decref. The hash
+ * covers path, size and the first and last 64 KiB of every file; the list of paths ends after 64 files. */
 Json *fingerprint_dataset(const Dataset *d);
 
 #endif

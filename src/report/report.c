@@ -41,8 +41,9 @@ static void say_progress(Json *meta, const ReportRun *run)
 }
 
 /* Benchmark-only numbers must not be taken for those of a training run, so the label is always shown. */
-static void say_label(Json *meta, const char *label)
+static void say_label(const Report *r, Json *meta, int i)
 {
+    const char *label = run_label(r, i);
     if (!*label) return;
     page_say(meta, NULL, " ");
     page_say(meta, strcmp(label, "training-equivalent") ? "badge warn" : "badge", "%s", label);
@@ -61,7 +62,7 @@ static void add_meta(Report *r, int i)
     if (model) page_say(meta, NULL, " \xc2\xb7 %s", model);
     if (version) page_say(meta, NULL, " \xc2\xb7 treb %s", version);
     if (commit) page_say(meta, NULL, " \xc2\xb7 commit %.12s", commit);
-    say_label(meta, run->metrics.label);
+    say_label(r, meta, i);
     page_add(&r->page, json_object_get(r->page.root, "meta"), meta);
 }
 
@@ -108,6 +109,7 @@ static void add_sections(Report *r)
                                         part_answers,  part_rest,  part_recipe, part_machine };
     page_section(&r->page, "summary", "");
     part_summary(r);
+    part_label(r);
     add_notes(r);
     if (two(r)) part_differences(r);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) parts[i](r);
@@ -124,17 +126,25 @@ static Status write_page(Report *r, const char *out)
     return OK;
 }
 
-Status report_write(const char *const *dir, int runs, const char *out, ReportCounts *counts)
+static Status read_and_write(Report *r, const ReportAsk *ask, ReportRun *run)
 {
+    for (int i = 0; i < ask->runs; i++) TRY(run_open(r->run[i] = &run[i], ask->dir[i]));
+    TRY(contracts_open(r, ask));
+    return write_page(r, ask->out);
+}
+
+Status report_write(const ReportAsk *ask, ReportCounts *counts)
+{
+    int runs = ask->runs;
     REQUIRE(runs >= 1 && runs <= REPORT_RUNS, "%d runs", runs);
     Report r = { .n = runs };
-    Status st = OK;
     ReportRun *run = calloc((size_t)runs, sizeof *run);
     if (!run) return fail(E_FIT, "no memory to read %d runs", runs);
-    for (int i = 0; i < runs && !st; i++) st = run_open(r.run[i] = &run[i], dir[i]);
-    if (!st) st = write_page(&r, out);
+    Status st = read_and_write(&r, ask, run);
+    r.counts.pair = r.pair;
     if (counts) *counts = r.counts;
     page_close(&r.page);
+    contracts_close(&r);
     for (int i = 0; i < runs; i++) run_close(&run[i]);
     free(run);
     return st;

@@ -35,17 +35,31 @@
 #define REPORT_REPORT_H
 
 #include "base/status.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { REPORT_RUNS = 2 };
+
+typedef struct ReportAsk {
+    const char        *dir[REPORT_RUNS];
+    int                runs;
+    const char        *out;           /* the page */
+    const char *const *declared;      /* keys that two runs may differ in, see contract.h */
+    int                keys;
+} ReportAsk;
+
+/* Whether one of two runs can be called better, and what their comparison is worth. */
+typedef struct ReportPair { bool comparable; char text[900]; } ReportPair;
 
 typedef struct ReportCounts {
     int64_t bytes;                    /* of the page */
     int     charts, questions, pictures;  /* on the page */
     int     notes;                    /* missing or damaged files, as listed on the page */
+    ReportPair pair;                  /* of two runs */
 } ReportCounts;
 
-/* One run, or a comparison of two. The page is written beside `out` and renamed. counts may be NULL. */
-MUST Status report_write(const char *const *dir, int runs, const char *out, ReportCounts *counts);
+/* One run, or a comparison of two, which calls one of them better only where their contracts differ in
+ * declared keys alone. The page is written beside `out` and renamed. counts may be NULL. */
+MUST Status report_write(const ReportAsk *ask, ReportCounts *counts);
 
 #endif

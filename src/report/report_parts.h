@@ -3,6 +3,7 @@
 #ifndef REPORT_REPORT_PARTS_H
 #define REPORT_REPORT_PARTS_H
 
+#include "report/contract.h"
 #include "report/page.h"
 #include "report/report.h"
 #include "report/report_run.h"
@@ -11,6 +12,8 @@ typedef struct Report {
     Page         page;
     ReportRun         *run[REPORT_RUNS];
     int          n;                   /* runs on the page */
+    Contract     contract[REPORT_RUNS];
+    ReportPair   pair;                /* of two runs */
     ReportCounts counts;
     size_t       picture_bytes;       /* embedded so far */
 } Report;
@@ -23,6 +26,10 @@ static inline void say_letter(const Report *r, Json *rich, int run)
     if (two(r)) page_say(rich, run ? "run k2" : "run k1", "%c", 'A' + run), page_say(rich, NULL, " ");
 }
 
+void  part_label(Report *r);          /* report_label.c: what the numbers may be taken for, and why */
+MUST Status contracts_open(Report *r, const ReportAsk *ask);
+void  contracts_close(Report *r);
+const char *run_label(const Report *r, int run);        /* "": not known */
 void  part_summary(Report *r);        /* report_summary.c: the tiles at the top */
 void  figures_table(Report *r);       /* the same and more, for two runs */
 void  part_hang(Report *r);           /* report_hang.c: what ranks did when the watchdog ended the run */

@@ -146,13 +146,14 @@ void part_summary(Report *r)
 
 /* --- two runs ---------------------------------------------------------------------------------------- */
 
-/* B against A: points for shares, percent for the rest. Below these thresholds a change is noise. */
-static Json *change_cell(const SummaryFigure *f, double a, double b)
+/* B against A: points for shares, percent for the rest. Below these thresholds a change is noise. rates:
+ * whether one may be called better. */
+static Json *change_cell(const SummaryFigure *f, double a, double b, bool rates)
 {
     char buf[NUM_BYTES], text[160];
     double d = b - a;
     bool much = fabs(d) >= (f->form == AS_PERCENT ? 0.002 : 0.005 * fabs(a)) && d != 0;
-    bool good = (d > 0) == (f->better > 0), rated = f->better && much;
+    bool good = (d > 0) == (f->better > 0), rated = f->better && much && rates;
     if (!isfinite(d)) return page_string("\xe2\x80\x93");
     size_t at = f->form == AS_PERCENT
               ? (size_t)snprintf(text, sizeof text, "%+.2f points", fmax(fmin(100 * d, 1e9), -1e9))
@@ -176,7 +177,7 @@ static void add_figure(Report *r, Json *table, const SummaryFigure *f)
     json_array_append_new(row, name);
     for (int k = 0; k < 2; k++)
         json_array_append_new(row, page_rich(NULL, "%s %s", figure_text(buf, f, v[k]), f->unit));
-    json_array_append_new(row, change_cell(f, v[0], v[1]));
+    json_array_append_new(row, change_cell(f, v[0], v[1], r->pair.comparable));
 }
 
 void figures_table(Report *r)

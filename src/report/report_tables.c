@@ -1,6 +1,6 @@
 /* report/report_tables.c -- the recipe, the machine and build, and the differences between two runs. */
 #include "base/config.h"
-#include "base/str.h"
+#include "report/contract.h"
 #include "report/report_parts.h"
 
 #include <stdlib.h>
@@ -35,15 +35,6 @@ static void add_row(Json *table, const char *key, const char *a, const char *b)
     json_array_append_new(row, value_cell(b));
 }
 
-/* 1e-4 and 0.0001 are equal. */
-static bool unlike(const char *a, const char *b)
-{
-    double x, y;
-    if (!a || !b) return a != b;
-    if (str_number(a, &x) && str_number(b, &y)) return x != y;
-    return strcmp(a, b) != 0;
-}
-
 static Json *run_panel(Report *r, int i, bool wide)
 {
     Json *panel = page_panel(&r->page, wide), *title = block_list(panel, "title");
@@ -71,7 +62,7 @@ static void add_recipe(Report *r, int i, const KeyValues *def)
     Json *blocks = block_list(run_panel(r, i, true), "blocks"), *table = block_table(columns, 3, NULL);
     for (int k = 0; k < p->n; k++) {
         const char *usual = keys_find(def, p->at[k].key);
-        if (unlike(p->at[k].value, usual)) add_row(table, p->at[k].key, p->at[k].value, usual);
+        if (values_differ(p->at[k].value, usual)) add_row(table, p->at[k].key, p->at[k].value, usual);
     }
     snprintf(fold, sizeof fold, "All %d keys", p->n);
     page_add(&r->page, blocks, table);
@@ -114,7 +105,7 @@ static void add_differences(Report *r, const char *title, const KeyValues *a, co
         const KeyValues *of = side ? b : a;
         for (int i = 0; i < of->n; i++) {
             const char *key = of->at[i].key, *va = keys_find(a, key), *vb = keys_find(b, key);
-            if (!(side && va) && unlike(va, vb)) add_row(table, key, va, vb);
+            if (!(side && va) && values_differ(va, vb)) add_row(table, key, va, vb);
         }
     }
     if (!json_array_size(block_list(table, "rows")))

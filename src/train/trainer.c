@@ -84,11 +84,28 @@ static Status make_files(Trainer *t)
     return run_folder_write_recipe(&t->folder, t->recipe);
 }
 
-/* What the run is made by and from: the machine, the build, the files of its data. */
+/* What is known before the first step; pictures are not. */
+static LabelFacts label_facts(const Trainer *t)
+{
+    return (LabelFacts){ .forced_balance = t->recipe->moe.force_balance,
+                         .random_weights = !t->source.weights && !*t->folder.resume };
+}
+
+static Json *run_json(const Trainer *t)
+{
+    const Comm *world = t->conf.world;
+    LabelFacts  facts = label_facts(t);
+    return json_pack("{s:i, s:i, s:s, s:b}", "ranks", t->place.world, "ranks_per_node",
+                     world ? comm_ranks_on_node(world) : 1, "weights",
+                     facts.random_weights ? "random" : "loaded", "vision", t->source.shape.vision.depth > 0);
+}
+
+/* What the run is made by and from: the machine, the build, the ranks, the files of its data. */
 static Status write_env(const Trainer *t)
 {
     Json *o = t->conf.env ? json_copy((Json *)t->conf.env) : NULL;
     if (!o) return OK;
+    json_object_set_new(o, "run", run_json(t));
     json_object_set_new(o, "build", version_json());
     json_object_set_new(o, "data_train", loader_fingerprint(t->loader));
     if (t->eval_loader) json_object_set_new(o, "data_eval", loader_fingerprint(t->eval_loader));
@@ -135,7 +152,8 @@ Status trainer_agree_status(const Trainer *t, Status mine)
 /* A resumed run cuts its metrics back to the step of the checkpoint. */
 static Status open_reports(Trainer *t)
 {
-    const char *label = t->recipe->moe.force_balance ? "benchmark-only" : "training-equivalent";
+    LabelFacts  facts = label_facts(t);
+    const char *label = label_word(&facts);
     if (!t->first) return metrics_open(&t->metrics, NULL, label);
     TRY(run_folder_rewind_metrics(&t->folder, *t->folder.resume ? t->step : -1));
     bool jsonl = reports_to(t->recipe, "jsonl");

@@ -14,6 +14,7 @@
 #include "data/loader.h"
 #include "checkpoint/lora_source.h"
 #include "train/lr.h"
+#include "train/label.h"
 #include "train/progress.h"
 #include "checkpoint/run_folder.h"
 #include "checkpoint/checkpoint_async.h"
