@@ -58,6 +58,7 @@ typedef struct StageTime {
 typedef struct DryStep {
     double compute, exposed[LEDGER_GROUPS], bubble, optimizer, launch, copies, step;
     double tokens_s, model_tflops, mfu, hfu, error;              /* error: relative, of step */
+    int         stage;                   /* the slowest, whose parts these are */
     const char *wall;                    /* the bottleneck: "memory" "communication" "compute" "host" */
 } DryStep;
 

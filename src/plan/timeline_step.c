@@ -137,6 +137,7 @@ Status timeline_step(DryStep *out, const StepAsk *ask, const StageTime *stage, i
     int    s = slowest(stage, stages, &t);
     double wait = end_wait(stage, stages, s);
     fill_stage(out, &stage[s], ask->pipe.micros, t.hidden[s]);
+    out->stage  = s;
     out->bubble = t.end - t.busy[s] + wait;
     out->step   = t.end + wait + stage[s].last.seconds + stage[s].update.seconds + exposed_gather(&stage[s]);
     out->wall   = bottleneck_name(out->step, sum(out->exposed, LEDGER_GROUPS) + out->bubble, out->launch,

@@ -1,0 +1,103 @@
+/* profile/predict.c -- see predict.h. */
+#include "profile/predict.h"
+
+#include "plan/view.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* ---- time ---- */
+
+static double exposed_sum(const DryStep *s)
+{
+    double sum = 0;
+    for (int g = 0; g < GR_N; g++) sum += s->exposed[g];
+    return sum;
+}
+
+static void fill_step(StepProfile *s, const DryStep *d)
+{
+    s->step = d->step, s->compute = d->compute + d->optimizer, s->optimizer = d->optimizer;
+    s->launch_starved = s->idle = d->launch, s->busy = d->step - d->launch;
+    s->copies = d->copies, s->bubble = d->bubble, s->exposed = exposed_sum(d) + d->bubble;
+    s->blocking = s->exposed + d->copies, s->dependency = 0, s->data_wait = 0;
+    s->residual = d->step - s->compute - s->launch_starved - s->blocking;
+}
+
+static void fill_passes(StepProfile *s, const StageTime *t, int micros)
+{
+    double forward = t->last.work, backward = 0;
+    for (int v = 0; v < t->chunks; v++)
+        forward += micros * t->run[v][PIPE_FORWARD].work, backward += micros * t->run[v][PIPE_BACKWARD].work;
+    s->recompute = micros * t->replay, s->forward = forward, s->backward = backward - s->recompute;
+    s->host = micros * t->launch;
+    for (int p = 0; p < PART_N; p++) s->part[p] = (p == PART_OPTIM ? 1 : micros) * t->part[p];
+}
+
+/* Calls of a group last as long as their bytes take; what is not exposed is hidden. */
+static void fill_groups(StepProfile *s, const DryRun *d)
+{
+    const StageTime *t = &d->stage[d->step.stage].time;
+    s->hidden = 0;
+    for (int g = 0; g < GR_N; g++) {
+        LedgerComm c = view_comm(d, d->step.stage, g);
+        double length = d->micros * t->comm[g] + t->once_comm[g], exposed = d->step.exposed[g];
+        s->group[g] = (GroupProfile){ .calls = (double)c.calls, .length = fmax(length, exposed),
+                                      .exposed = exposed, .blocking = exposed, .transfer = length,
+                                      .intra_node = (double)c.intra_node,
+                                      .inter_node = (double)c.inter_node };
+        s->hidden += fmax(0, length - exposed);
+    }
+    s->comm = s->exposed + s->hidden;
+}
+
+/* ---- size ---- */
+
+static double rows_per_expert(const DryRun *d)
+{
+    const struct cfg_parallel *p = &d->recipe.parallel;
+    const TextShape *t = &d->shape.text;
+    double tokens = (double)d->recipe.train.micro_tokens / (double)(p->tp * p->cp);
+    return t->E ? tokens * (double)t->K * (double)(p->ep * p->etp) / (double)t->E : NAN;
+}
+
+static void fill_rates(StepProfile *s, const DryRun *d)
+{
+    const DryStep *x = &d->step;
+    s->tokens = s->token_budget = d->ask.tokens, s->tokens_s = x->tokens_s;
+    s->tflops = x->model_tflops, s->mfu = x->mfu, s->hfu = x->hfu, s->expert_rows = rows_per_expert(d);
+}
+
+static void fill_memory(StepProfile *s, const DryRun *d)
+{
+    int stage = 0;
+    s->memory_peak = (double)dryrun_peak(d, &stage), s->memory_capacity = d->hw.capacity;
+    s->memory_driver = s->memory_peak + d->hw.fixed;
+    s->memory_host = (double)d->stage[stage].plan.bytes[A_HOST];
+    for (int i = 0; i < ARENA_N; i++) s->arena[i] = (double)d->stage[stage].plan.bytes[i];
+}
+
+void step_profile_of_plan(StepProfile *s, const DryRun *d)
+{
+    step_profile_clear(s);
+    fill_step(s, &d->step);
+    fill_passes(s, &d->stage[d->step.stage].time, d->micros);
+    fill_groups(s, d);
+    fill_rates(s, d);
+    fill_memory(s, d);
+}
+
+Status profile_predict(Profile *p, const Config *recipe, int ranks, int per_node, const Hardware *hw)
+{
+    DryRun d;
+    TRY(dryrun_open(&d, recipe, ranks, per_node, hw));
+    step_profile_of_plan(&p->predicted, &d);
+    p->has_predicted = true, p->predicted_error = d.step.error;
+    snprintf(p->hardware, sizeof p->hardware, "%s", hw->id);
+    if (!p->has_measured) {
+        p->ranks = ranks, p->per_node = per_node, p->stages = d.stages;
+        snprintf(p->source, sizeof p->source, "plan");
+    }
+    dryrun_close(&d);
+    return OK;
+}

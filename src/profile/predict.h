@@ -1,0 +1,13 @@
+/* profile/predict.h -- a plan as a profile: what a dry run predicts, in the fields that a run measures. */
+#ifndef PROFILE_PREDICT_H
+#define PROFILE_PREDICT_H
+
+#include "plan/dryrun.h"
+#include "profile/profile.h"
+
+/* Fills predicted, has_predicted, hardware, predicted_error, and source where nothing is measured. */
+MUST Status profile_predict(Profile *p, const Config *recipe, int ranks, int per_node, const Hardware *hw);
+/* The step of the slowest stage; memory of the fullest. d->timed. */
+void        step_profile_of_plan(StepProfile *s, const DryRun *d);
+
+#endif
