@@ -362,7 +362,7 @@ static void priced(void)
     num_clear();
 }
 
-/* Rows of 2 query and 1 key head of 128: f32 sums of dq, copies of v and dv; a matrix of scores at most 2 GiB. */
+/* Heads of 128: f32 sums of dq, copies of v and dv; under `repeat` a matrix of scores, at most 2 GiB. */
 static void workspace(void)
 {
     AttentionWork w = { .T = 64, .docs = 1, .longest = 64, .H = 2, .G = 1, .C = 128, .causal = true };

@@ -503,6 +503,62 @@ static void dump_and_help_show_every_key(void)
     free(text), free(help);
 }
 
+static void every_problem_at_once(void)
+{
+    Config cfg;
+    EXPECT_FAIL(parse(&cfg, "model_name_or_path: a\ntrain:\n  seed: x\n  max_steps: 3\n  bathc: 1\n"
+                            "lora_rank: 8\n"), E_CONFIG,
+                "4 keys of the recipe are wrong:\n  r.yaml:1: model_name_or_path: not a key here. "
+                "Use model.path.\n  r.yaml:3: train.seed = x: must be a whole number");
+    EXPECT(strstr(status_text(), "r.yaml:5: train.bathc") && strstr(status_text(), "r.yaml:6: lora_rank"),
+           "%s", status_text());
+    EXPECT(cfg.train.max_steps == 3, "keys beside wrong ones are read");
+    config_close(&cfg);
+    char *many = repeat("train:\n", "  unknown_key_of_another_trainer_%d: 1\n", 200, "");
+    EXPECT_FAIL(parse(&cfg, many), E_CONFIG, "200 keys of the recipe are wrong:");
+    EXPECT(strstr(status_text(), " more"), "the rest is counted");
+    config_close(&cfg);
+    free(many);
+}
+
+#define WORDS(...) (int)(sizeof (char *[]){ __VA_ARGS__ } / sizeof (char *)), (char *[]){ __VA_ARGS__ }
+
+static void words_of_a_command_line(void)
+{
+    Config cfg;
+    EXPECT_OK(config_open_words(&cfg, WORDS("--model", "m/x", "--dataset", "a.jsonl", "b.jsonl",
+                                            "train.seed=5", "--max-steps=7", "--deterministic",
+                                            "--lora_rank", "8", "--memory.recompute", "norm", "moe_act",
+                                            "--learning_rate", "1e-4")));
+    EXPECT(!strcmp(cfg.model.path, "m/x"), "%s", cfg.model.path);
+    EXPECT(cfg.data.train.n == 2 && cfg.train.seed == 5, "two files");
+    EXPECT(!strcmp(cfg.data.train.item[1].path, "b.jsonl"), "%s", cfg.data.train.item[1].path);
+    EXPECT(cfg.train.max_steps == 7 && cfg.train.deterministic && cfg.lora.rank == 8, "keys");
+    EXPECT(cfg.memory.recompute.n == 2 && cfg.optim.learning_rate == 1e-4, "a list");
+    config_close(&cfg);
+    EXPECT_FAIL(config_open_words(&cfg, WORDS("--max_pixels", "9")), E_CONFIG,
+                "image.max_pixels or video.max_pixels");
+    EXPECT_FAIL(config_open_words(&cfg, WORDS("--bathc", "9")), E_CONFIG, "--bathc: ");
+    EXPECT_FAIL(config_open_words(&cfg, WORDS("--lora_rank")), E_CONFIG, "a value must follow");
+    EXPECT_FAIL(config_open_words(&cfg, WORDS("--gradient_accumulation_steps", "8")), E_CONFIG,
+                "Set train.global_tokens");
+    EXPECT_FAIL(config_open_words(&cfg, WORDS("no.yaml", "train.seed=5")), E_IO, "no.yaml");
+}
+
+static void aliases_of_values(void)
+{
+    Config cfg;
+    EXPECT_OK(config_open_words(&cfg, WORDS("model.dtype=bf16", "device.dtype=fp32", "memory.recompute=true",
+                                            "checkpoint.resume_from_checkpoint=true", "log.report_to=none")));
+    EXPECT(!strcmp(cfg.model.dtype, "bfloat16"), "%s", cfg.model.dtype);
+    EXPECT(!strcmp(cfg.device.dtype, "float32"), "%s", cfg.device.dtype);
+    EXPECT(cfg.memory.recompute.n == 1 && !strcmp(cfg.memory.recompute.item[0], "full"), "recompute");
+    EXPECT(!strcmp(cfg.checkpoint.resume_from_checkpoint, "auto") && !cfg.log.report_to.n, "resume");
+    EXPECT_OK(config_set(&cfg, "memory.recompute=false"));
+    EXPECT(!cfg.memory.recompute.n, "nothing is recomputed");
+    config_close(&cfg);
+}
+
 static void files(void)
 {
     Config cfg;
@@ -562,6 +618,9 @@ int main(void)
     RUN(odd_texts_round_trip);
     RUN(odd_numbers_round_trip);
     RUN(dump_and_help_show_every_key);
+    RUN(every_problem_at_once);
+    RUN(words_of_a_command_line);
+    RUN(aliases_of_values);
     RUN(files);
     RUN(example_recipe);
     return lab_report();

@@ -9,10 +9,41 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What is wrong with the keys of a recipe, so that one answer names all of them. */
+typedef struct Problems {
+    Status st;                       /* of the first */
+    int    n, shown;
+    size_t used;
+    char   text[3072];               /* "\n  file:line: ..." of each that has room */
+} Problems;
+
 typedef struct Reader {
     Config     *cfg;
     const char *file;                /* NULL: an override, which names itself */
+    Problems   *problems;            /* NULL: the first problem ends the reading */
 } Reader;
+
+/* Keeps a failure for later and goes on; without a list of problems it is returned at once. */
+static Status collect(const Reader *r, Status st)
+{
+    Problems *p = r->problems;
+    if (!st || !p) return st;
+    size_t len = strlen(status_text());
+    if (!p->n++) p->st = st;
+    if (p->used + len + 4 > sizeof p->text) return OK;
+    p->used += (size_t)snprintf(p->text + p->used, sizeof p->text - p->used, "\n  %s", status_text());
+    p->shown++;
+    return OK;
+}
+
+static Status report_problems(const Problems *p)
+{
+    char more[64] = "";
+    if (!p->n) return OK;
+    if (p->n == 1) return fail(p->st, "%s", p->text + strlen("\n  "));
+    if (p->shown < p->n) snprintf(more, sizeof more, "\n  and %d more", p->n - p->shown);
+    return fail(E_CONFIG, "%d keys of the recipe are wrong:%s%s", p->n, p->text, more);
+}
 
 static Status located(const Reader *r, const YamlNode *n, Status st)
 {
@@ -101,19 +132,21 @@ static Status read_section(const Reader *r, const char *section, const YamlNode 
     if (n->kind != Y_MAP) return located(r, n, not_a_mapping(rows, n));
     for (const YamlNode *e = n->first; e; e = e->next) {
         const ConfigRow *row = config_row(rows, e->key);
-        if (!row) return located(r, e, config_unknown_key(section, e->key));
-        TRY(read_key(r, row, e));
+        TRY(collect(r, row ? read_key(r, row, e) : located(r, e, config_unknown_key(section, e->key))));
     }
     return OK;
 }
 
-static Status read_recipe(const Reader *r, const YamlNode *root)
+static Status read_recipe(Config *cfg, const char *file, const YamlNode *root)
 {
+    Problems problems = { 0 };
+    Reader   r = { cfg, file, &problems };
     if (!root || yaml_is_null(root)) return OK;
     if (root->kind != Y_MAP)
-        return located(r, root, fail(E_CONFIG, "a recipe is a mapping of sections: model, data, train, ..."));
-    for (const YamlNode *e = root->first; e; e = e->next) TRY(read_section(r, e->key, e));
-    return OK;
+        return located(&r, root,
+                       fail(E_CONFIG, "a recipe is a mapping of sections: model, data, train, ..."));
+    for (const YamlNode *e = root->first; e; e = e->next) TRY(collect(&r, read_section(&r, e->key, e)));
+    return report_problems(&problems);
 }
 
 /* What an override speaks of: "data.train[0].path" in pieces, NULL and -1 for what it does not say. */
@@ -215,9 +248,8 @@ void config_default(Config *cfg) { *cfg = config_defaults; }
 Status config_parse(Config *cfg, const char *text, size_t len, const char *name)
 {
     Yaml y;
-    Reader r = { cfg, name };
     TRY(yaml_parse(&y, text, len, name));
-    Status st = read_recipe(&r, y.root);
+    Status st = read_recipe(cfg, name, y.root);
     yaml_close(&y);
     return st;
 }
@@ -225,7 +257,7 @@ Status config_parse(Config *cfg, const char *text, size_t len, const char *name)
 Status config_set(Config *cfg, const char *override)
 {
     Target t;
-    Reader r = { cfg, NULL };
+    Reader r = { .cfg = cfg };
     TRY(parse_target(&t, override));
     return set_target(&r, &t);
 }
@@ -233,10 +265,9 @@ Status config_set(Config *cfg, const char *override)
 Status config_open(Config *cfg, const char *path, int n, char *const *overrides)
 {
     Yaml y = { 0 };
-    Reader r = { cfg, path };
     config_default(cfg);
     Status st = path ? yaml_load(&y, path) : OK;
-    if (!st) st = read_recipe(&r, y.root);
+    if (!st) st = read_recipe(cfg, path, y.root);
     yaml_close(&y);
     for (int i = 0; !st && i < n; i++) st = config_set(cfg, overrides[i]);
     if (st) config_close(cfg);

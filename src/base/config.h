@@ -10,7 +10,8 @@
  * point a text at a literal of its own (cfg.device.backend = "meta").
  *
  * Errors are E_CONFIG and name the line, the key and what to write instead:
- *   recipe.yaml:12: train.max_step: not a key. Did you mean train.max_steps?  */
+ *   recipe.yaml:12: train.max_step: not a key. Did you mean train.max_steps?
+ * A file with several is answered once, with a line for each. */
 #ifndef BASE_CONFIG_H
 #define BASE_CONFIG_H
 
@@ -61,6 +62,11 @@ typedef struct Config {
 
 /* Defaults, then the recipe (path NULL: none), then the overrides in order. On failure *cfg is closed. */
 MUST Status config_open(Config *cfg, const char *path, int n, char *const *overrides);
+/* The words of a command line: a recipe, unless the first is an override or --key; then overrides and --key
+ * value in any order. */
+MUST Status config_open_words(Config *cfg, int n, char *const *word);
+/* "section.key=value": not an option, and not a path with a '=' after its first '/'. */
+bool        config_is_override(const char *word);
 void        config_close(Config *cfg);                                     /* twice is fine */
 
 /* The same in pieces: text as if it stood in a file called name; one override, "optim.learning_rate=1e-4",

@@ -65,6 +65,22 @@ static Status answer(const char *said, const char *word)
     return lives ? fail(E_CONFIG, "%s: not a key here. It is %s.", said, homes) : OK;
 }
 
+static const ConfigRow *find_only(const char *word)
+{
+    const ConfigRow *found = config_has_section(word) ? config_row(config_section_rows(word), "path") : NULL;
+    int n = found != NULL;
+    for EACH_ROW(r, config_rows())
+        if (!strcmp(r->key, word)) found = r, n++;
+    return n == 1 ? found : NULL;
+}
+
+Status config_find_word(const char *word, const ConfigRow **row)
+{
+    *row = find_only(word);
+    if (!*row && !find_answer(word)) *row = find_foreign(config_rows(), word);
+    return *row ? OK : config_unknown_section(word);
+}
+
 Status config_unknown_key(const char *section, const char *word)
 {
     char said[160];

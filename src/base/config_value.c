@@ -79,18 +79,35 @@ static Status read_text(const ConfigRow *row, const char **out, MemPool *keep, c
     return OK;
 }
 
+static const struct { const char *key, *values, *ours; } aliases[] = {
+#define ALIAS(key, values, ours) { key, values, ours },
+#include "base/config_aliases.def"
+#undef ALIAS
+};
+
+/* Ours for another trainer's value of the key, or the text itself. */
+static const char *find_alias(const char *name, const YamlNode *n)
+{
+    const char *text = n->text;
+    for (size_t i = 0; n->plain && i < sizeof aliases / sizeof *aliases; i++)
+        if (!strcmp(aliases[i].key, name) && str_lists_like(aliases[i].values, ',', text))
+            return aliases[i].ours;
+    return text;
+}
+
 /* A list of words; one bare word is a list of one. */
 static Status read_list(const ConfigRow *row, WordList *out, MemPool *keep, const char *name,
                         const YamlNode *n)
 {
-    const YamlNode *first = n->kind == Y_LIST ? n->first : n;
-    int count = n->kind == Y_LIST ? n->entries : 1, i = 0;
+    bool        many = n->kind == Y_LIST;
+    const char *bare = many ? NULL : find_alias(name, n);
+    int         count = many ? n->entries : *bare || !*n->text, i = 0;
     if (count > CONFIG_MAX_WORDS) return fail(E_CONFIG, "%s: more than %d words", name, CONFIG_MAX_WORDS);
     const char **item = mem_pool_alloc(keep, (size_t)count * sizeof *item);
-    for (const YamlNode *e = first; i < count; e = e->next, i++) {
+    for (const YamlNode *e = many ? n->first : n; i < count; e = e->next, i++) {
         if (e->kind != Y_SCALAR || yaml_is_null(e))
             return fail(E_CONFIG, "%s: must be a list of words", name);
-        TRY(read_text(row, &item[i], keep, name, e->text));
+        TRY(read_text(row, &item[i], keep, name, many ? e->text : bare));
     }
     *out = (WordList){ item, count };
     return OK;
@@ -112,7 +129,7 @@ Status config_read_value(const ConfigRow *row, void *base, MemPool *keep, const 
     case K_FLAG: return read_flag(value, name, n->text);
     case K_INT:  return read_int(row, value, name, n->text);
     case K_REAL: return read_real(row, value, name, n->text);
-    default:     return read_text(row, value, keep, name, n->text);
+    default:     return read_text(row, value, keep, name, find_alias(name, n));
     }
 }
 

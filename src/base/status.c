@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static _Thread_local char text[2048];
+static _Thread_local char text[4096];
 
 Status fail(Status s, const char *fmt, ...)
 {

@@ -6,14 +6,14 @@ static Status cmd_config(int argc, char **argv)
 {
     Config cfg;
     if (argc < 2) return fail(E_CONFIG, "config: name a recipe; see treb config --help");
-    TRY(config_open(&cfg, argv[1], argc - 2, argv + 2));
+    TRY(config_open_words(&cfg, argc - 1, argv + 1));
     config_dump(stdout, &cfg);
     config_close(&cfg);
     return OK;
 }
 
 static const Usage usage = {
-    .args    = "recipe.yaml [section.key=value ...]",
+    .args    = "[recipe.yaml] [section.key=value ...] [--key value ...]",
     .notes   = "Prints the recipe as it would run: defaults, then the file, then the overrides.",
 };
 

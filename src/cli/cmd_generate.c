@@ -154,7 +154,7 @@ static Status set_overrides(Ask *a)
 {
     for (int i = 0; i < a->overrides.n; i++) {
         const char *text = a->overrides.value[i];
-        if (!is_override(text))
+        if (!config_is_override(text))
             return fail(E_CONFIG, "generate: %s is neither an option nor section.key=value", text);
         TRY(config_set(&a->recipe, text));
     }

@@ -74,7 +74,7 @@ static Status check_recipe(Launch *l)
     Status st = OK;
     const RankCommand *c = &l->command;
     if (c->words < 2) return fail(E_CONFIG, "launch: %s: name a recipe; see treb train --help", c->verb[0]);
-    TRY(config_open(&cfg, c->verb[1], c->words - 2, c->verb + 2));
+    TRY(config_open_words(&cfg, c->words - 1, c->verb + 1));
     if (strlen(cfg.checkpoint.output_dir) >= sizeof l->folder)
         st = fail(E_CONFIG, "checkpoint.output_dir: the path is too long");
     else strcpy(l->folder, cfg.checkpoint.output_dir);

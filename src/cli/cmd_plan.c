@@ -130,7 +130,7 @@ static Status plan_command(PlanAsk *p, const PlainArgs *plain)
 {
     p->path = plain->value[0];
     for (int i = 1; i < plain->n; i++)
-        if (!is_override(plain->value[i]))
+        if (!config_is_override(plain->value[i]))
             return fail(E_CONFIG, "plan: %s is not section.key=value", plain->value[i]);
     TRY(config_open(&p->recipe, p->path, plain->n - 1, (char **)plain->value + 1));
     Status st = choose_ranks(p);

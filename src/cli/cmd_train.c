@@ -68,18 +68,20 @@ static Status cmd_train(int argc, char **argv)
 {
     Config cfg;
     double started = clock_now();
-    if (argc < 2) return fail(E_CONFIG, "train: name a recipe; see treb train --help");
-    TRY(config_open(&cfg, argv[1], argc - 2, argv + 2));
+    if (argc < 2) return fail(E_CONFIG, "train: name a recipe, or keys such as --model DIR --dataset FILE "
+                                   "--output-dir DIR; see treb train --help");
+    TRY(config_open_words(&cfg, argc - 1, argv + 1));
     Status st = train_ranks(&cfg, started);
     config_close(&cfg);
     return st;
 }
 
 static const Usage usage = {
-    .args    = "recipe.yaml [section.key=value ...]",
-    .notes   = "Needs model.path (or model.preset), data.train and checkpoint.output_dir. SIGTERM and "
-               "Ctrl-C save a checkpoint and exit; checkpoint.resume_from_checkpoint=auto continues with "
-               "the same bits as an uninterrupted run.",
+    .args    = "[recipe.yaml] [section.key=value ...] [--key value ...]",
+    .notes   = "Needs model.path (or model.preset), data.train and checkpoint.output_dir, in the recipe "
+               "or after it; --key value takes other trainers' names as well, where one key is meant. "
+               "SIGTERM and Ctrl-C save a checkpoint and exit; checkpoint.resume_from_checkpoint=auto "
+               "continues with the same bits as an uninterrupted run.",
 };
 
 const Command command_train = {

@@ -187,7 +187,7 @@ static const Option options[] = {
 static const char *take_folder(PlainArgs *plain)
 {
     int at = plain->n - 1;
-    while (at > 0 && is_override(plain->value[at])) at--;
+    while (at > 0 && config_is_override(plain->value[at])) at--;
     if (at <= 0) return NULL;
     const char *out = plain->value[at];
     memmove(&plain->value[at], &plain->value[at + 1], (size_t)(plain->n - at - 1) * sizeof *plain->value);

@@ -20,7 +20,7 @@ static Status read_recipe(DataSetup *s, const char **plain, int n)
     s->source = calloc((size_t)n, sizeof *s->source);
     if (!s->source) return fail(E_FIT, "no memory for %d files", n);
     for (int i = 0; i < n; i++) {
-        if (is_override(plain[i])) TRY(config_set(&s->recipe, plain[i]));
+        if (config_is_override(plain[i])) TRY(config_set(&s->recipe, plain[i]));
         else s->source[files++] = (Source){ .path = plain[i], .weight = 1, .channel = "" };
     }
     s->recipe.data.train = (SourceList){ s->source, files };

@@ -120,9 +120,3 @@ Status option_folder(const char *name, const char *text)
                ? OK
                : fail(E_CONFIG, "%s: the folder's name is empty; name one, or drop the option", name);
 }
-
-bool is_override(const char *arg)
-{
-    const char *eq = strchr(arg, '='), *slash = strchr(arg, '/');
-    return eq && strncmp(arg, "--", 2) && (!slash || eq < slash);
-}

@@ -57,7 +57,5 @@ MUST Status option_int(const char *name, const char *text, int64_t lo, int64_t h
 MUST Status option_real(const char *name, const char *text, double lo, double hi, double *out);
 /* Refuses an option whose value is an empty string, as an unset shell variable gives; NULL: not given. */
 MUST Status option_folder(const char *name, const char *text);
-/* "section.key=value": not an option, and not a path with a '=' after its first '/'. */
-bool        is_override(const char *arg);
 
 #endif
