@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # kill -9 at random moments of a run that saves often: every resume works, `last` is always complete, and the
 # result is bit-equal to the result of an undisturbed run. Full training is tested first, then FP8 products,
-# then adapters, whose checkpoints also have PEFT files. TREB_KILLS sets the number of kills of full training
-# (default 6) and TREB_KILL_STEPS its length; the others have fewer. A kill counts if it hit a running
-# process; if the run ended before the kill, the results are compared and a new run begins.
+# then adapters on a base in FP8, whose checkpoints also have PEFT files. TREB_KILLS sets the number of kills
+# of full training (default 6) and TREB_KILL_STEPS its length; the others have fewer. A kill counts if it hit
+# a running process; if the run ended before the kill, the results are compared and a new run begins.
 passed=0 failed=0
 treb=${TREB:-build/treb} kills=${TREB_KILLS:-6} steps=${TREB_KILL_STEPS:-60}
 tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
@@ -82,7 +82,7 @@ kill_runs() {                            # kill_runs NAME KILLS STEPS keys...
 kill_runs full "$kills" "$steps"
 kill_runs fp8_block $(((kills + 5) / 6)) $((steps / 3)) train.precision=fp8_block
 kill_runs adapters $(((kills + 2) / 3)) $((steps / 3)) lora.rank=4 lora.target_modules=[all-linear] \
-    lora.dropout=0.1 lora.modules_to_save=[model.norm] checkpoint.hf=every
+    lora.dropout=0.1 lora.modules_to_save=[model.norm] checkpoint.hf=every train.precision=fp8_block
 has_adapter() {
     [ -s "$tmp/run/last/adapter_model.safetensors" ] &&
         grep -q '"adapter_model.safetensors"' "$tmp/run/last/MANIFEST.json"

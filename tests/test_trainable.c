@@ -49,7 +49,7 @@ static void adds_up(void)
             int64_t pairs = 0, kinds = 0;
             c.shared_a = shared;
             EXPECT_OK(model_open_whole(&m, &s, NULL, &c));
-            EXPECT_OK(trainable_open(&t, &s, NULL, &c, F32));
+            EXPECT_OK(trainable_open(&t, &s, NULL, &c));
             for (int k = 0; k < m.params.n; k++)
                 if (!m.params.p[k]->frozen) pairs += param_count(m.params.p[k]);
             for (int k = 0; k < t.n; k++)
@@ -67,7 +67,7 @@ static void says_what(void)
     ModelShape  s = small_shape(small_vl_moe);
     LoraConf c = conf_of(WORDS("all-linear"));
     TrainableSummary t;
-    EXPECT_OK(trainable_open(&t, &s, NULL, &c, BF16));
+    EXPECT_OK(trainable_open(&t, &s, NULL, &c));
     const ModuleKind *q = find(&t, LAYERS "self_attn.q_proj"), *k = find(&t, LAYERS "self_attn.k_proj");
     const ModuleKind *up = find(&t, LAYERS "mlp.experts.gate_up_proj"), *gate = find(&t, LAYERS "mlp.gate");
     EXPECT(q && q->modules == 3 && q->most == 4 && q->params == 3 * 4 * (40 + 72), "q_proj");
@@ -77,7 +77,7 @@ static void says_what(void)
     EXPECT(find(&t, "lm_head") && find(&t, "lm_head")->status == MODULE_NOT_ADAPTED, "the head is left");
     listen(&t);
     EXPECT(warnings == 2 && strstr(text, ", mlp.gate): 2 x " LAYERS "mlp.gate, ") &&
-               strstr(text, "frozen in bf16"), "%s", text);
+               strstr(text, "M are frozen, without"), "%s", text);
     Json *o = trainable_json(&t);
     EXPECT(json_integer_value(json_object_get(o, "adapters")) == t.adapters &&
                (int)json_array_size(json_object_get(o, "kinds")) == t.n, "JSON");
@@ -92,13 +92,13 @@ static void says_why(void)
     LoraConf c = conf_of(WORDS("all-linear"));
     bool   vit[GROUP_N] = { [G_VIT] = true };
     TrainableSummary t;
-    EXPECT_OK(trainable_open(&t, &s, vit, &c, F32));
+    EXPECT_OK(trainable_open(&t, &s, vit, &c));
     listen(&t);
     EXPECT(warnings == 3 && strstr(text, "model.visual.blocks.*.attn.qkv") &&
                strstr(text, "model.freeze_vit is set"), "%s", text);
     trainable_close(&t);
     c = conf_of(WORDS("q_proj")), c.save = WORDS("mlp.gate", "embed_tokens");
-    EXPECT_OK(trainable_open(&t, &s, NULL, &c, F32));
+    EXPECT_OK(trainable_open(&t, &s, NULL, &c));
     listen(&t);
     const ModuleKind *gate = find(&t, LAYERS "mlp.gate");
     EXPECT(gate && gate->status == MODULE_TRAINED && gate->params == 2 * 5 * 40,
@@ -108,12 +108,12 @@ static void says_why(void)
     EXPECT(!strstr(text, "a higher rank adds cost"), "rank 4 is of use: %s", text);
     trainable_close(&t);
     c = conf_of(WORDS("q_proj")), c.save = WORDS("visual.merger");
-    EXPECT_OK(trainable_open(&t, &s, NULL, &c, F32));
+    EXPECT_OK(trainable_open(&t, &s, NULL, &c));
     const ModuleKind *fc = find(&t, "model.visual.merger.linear_fc2");
     EXPECT(fc && fc->modules == 1 && fc->params == 40 * 96 + 40, "a weight and its bias are one module");
     trainable_close(&t);
     c = conf_of(WORDS("mlp.gate", "q_proj")), c.rank = 6;
-    EXPECT_OK(trainable_open(&t, &s, NULL, &c, F32));
+    EXPECT_OK(trainable_open(&t, &s, NULL, &c));
     listen(&t);
     EXPECT(strstr(text, "WARN rank 6 of " LAYERS "mlp.gate: its smaller dimension is 5") &&
                !strstr(text, "rank 6 of " LAYERS "self_attn"), "%s", text);
@@ -129,7 +129,7 @@ static void frozen_adapters_do_not_train(void)
     LoraConf c = { .rank = 2, .alpha = 4, .exact = exact, .exacts = 2 };
     bool   llm[GROUP_N] = { [G_LLM] = true };
     TrainableSummary t;
-    EXPECT_OK(trainable_open(&t, &s, llm, &c, F32));
+    EXPECT_OK(trainable_open(&t, &s, llm, &c));
     listen(&t);
     const ModuleKind *qkv = find(&t, "model.visual.blocks.*.attn.qkv"),
                      *q   = find(&t, LAYERS "self_attn.q_proj");
@@ -143,7 +143,7 @@ static void without_adapters(void)
     ModelShape s = small_shape(small_vl_moe);
     bool   vit[GROUP_N] = { [G_VIT] = true };
     TrainableSummary t;
-    EXPECT_OK(trainable_open(&t, &s, vit, NULL, F32));
+    EXPECT_OK(trainable_open(&t, &s, vit, NULL));
     listen(&t);
     EXPECT(!t.n && !t.adapters && t.whole == t.base - t.group[G_VIT] && !warnings, "%lld",
            (long long)t.whole);

@@ -44,7 +44,7 @@ static Status fill_job(SaveJob *j, const Snapshot *s)
     j->rank = s->mesh ? s->mesh->rank : 0, j->ranks = s->mesh ? s->mesh->world : 1;
     j->world = s->mesh && j->ranks > 1 ? s->mesh->comm[GR_world] : NULL;
     j->patience = s->patience > 0 ? s->patience : DEFAULT_PATIENCE;
-    j->shape = m->shape, j->dtype = m->params.n ? (DType)m->params.p[0]->shard.w.dtype : F32;
+    j->shape = m->shape, j->dtype = params_dtype(&m->params);
     j->lora = m->lora;
     memcpy(j->frozen, m->frozen, sizeof j->frozen);
     if (snprintf(j->dir, sizeof j->dir, "%s", s->dir) >= (int)sizeof j->dir)

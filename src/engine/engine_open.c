@@ -164,7 +164,7 @@ static Status lay_out(Engine *e)
     int64_t sparse = shape_sparse_layers(&e->model.shape.text);
     shard_bind(&e->shard, &e->be, &e->arena[A_PARAM], &e->arena[A_GRAD], &e->arena[A_OPTIM],
                &e->arena[A_HOST]);
-    if (e->conf.fp8_weight_cache) shard_keep_fp8(&e->shard, &e->conf.precision, &e->arena[A_PARAM]);
+    shard_keep_fp8(&e->shard, &e->arena[A_PARAM]);
     model_tables(&e->model, &e->arena[A_PARAM]);
     model_constants(&e->model, &e->be);
     TRY(open_results(e));
@@ -264,7 +264,8 @@ static Status open_shard(Engine *e)
     ShardConf shard = { .zero = e->conf.ranks.zero, .dtype = e->conf.dtype, .overlap = true,
                         .two_passes = engine_overlaps(e),
                         .state = o->moments, .split = o->split, .offload_fraction = o->offload_fraction,
-                        .offload_chunk = o->offload_chunk };
+                        .offload_chunk = o->offload_chunk, .base_codes = e->conf.lora.rank > 0 };
+    if (e->conf.fp8_weight_cache && precision_any(&e->conf.precision)) shard.fp8 = &e->conf.precision;
     if (!order) return fail(E_FIT, "no host memory for the order of units");
     shard_conf_from_model(&shard, &e->model, order);
     Status st = shard_open(&e->shard, &shard);

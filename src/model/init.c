@@ -5,6 +5,7 @@
 #include "model/model.h"
 
 #include "base/rng.h"
+#include "model/fp8_stage.h"
 
 #include <math.h>
 
@@ -38,6 +39,14 @@ static void init_view(const Model *m, Backend *be, const Param *p, ShardView h, 
     }
 }
 
+static Status init_codes(const Model *m, Fp8Stage *stage, const Param *p, uint64_t seed)
+{
+    ShardView h;
+    TRY(fp8_stage_view(stage, p, &h));
+    init_view(m, &stage->host, p, h, seed);
+    return fp8_stage_put(stage, p, h, OK);
+}
+
 static void init_param(const Model *m, Backend *be, const Param *p, uint64_t seed)
 {
     ShardView w = param_weight_view(p), own = param_load_view(p);
@@ -48,8 +57,16 @@ static void init_param(const Model *m, Backend *be, const Param *p, uint64_t see
 
 Status model_init(Model *m, Backend *be, uint64_t seed)
 {
-    for (int i = 0; i < m->params.n; i++) init_param(m, be, m->params.p[i], seed);
-    return OK;
+    Fp8Stage stage;
+    Status   st = OK;
+    TRY(fp8_stage_open(&stage, be, &m->params));
+    for (int i = 0; i < m->params.n && !st; i++) {
+        const Param *p = m->params.p[i];
+        if (fp8_stage_takes(p)) st = init_codes(m, &stage, p, seed);
+        else                    init_param(m, be, p, seed);
+    }
+    fp8_stage_close(&stage);
+    return st;
 }
 
 Status lora_init(Model *m, Backend *be, uint64_t seed)

@@ -5,6 +5,7 @@
 #include "model/weights_private.h"
 
 #include "base/thread_pool.h"
+#include "model/fp8_stage.h"
 #include "model/sink.h"
 
 #include <stdio.h>
@@ -20,6 +21,7 @@ typedef struct WeightLoader {
     Backend           *be;
     const SafeTensors *st;
     const char        *prefix;
+    Fp8Stage          *stage;            /* of weights in 8 bits; NULL: there are none */
     int64_t            read;             /* elements */
 } WeightLoader;
 
@@ -223,13 +225,13 @@ static Status load_experts(WeightLoader *l, Sink *out, const Param *p, const Str
 }
 
 /* Loads the elements of the parameter that h views; adds their number to *read. */
-static Status load_view(WeightLoader *l, const Param *p, ShardView h, int64_t *read)
+static Status load_view(WeightLoader *l, Backend *be, const Param *p, ShardView h, int64_t *read)
 {
     Sink out;
     Status st = OK;
     StridedRange c[3];
     if (!h.n) return OK;
-    TRY(sink_open(&out, l->be, h.t));
+    TRY(sink_open(&out, be, h.t));
     for (int i = 0; i < p->pieces && !st; i++) {
         int n = ranges_clip(c, &p->shard.range[i], 1, h.at, h.n);
         for (int k = 0; k < n && !st; k++) {
@@ -264,6 +266,16 @@ Status weights_put_piece(Backend *be, const Param *p, int i, const StTensor *t)
     return put_view(be, p, i, t, param_weight_view(p));
 }
 
+static Status load_codes(WeightLoader *l, const Param *p)
+{
+    ShardView h;
+    int64_t   read = 0;
+    TRY(fp8_stage_view(l->stage, p, &h));
+    TRY(fp8_stage_put(l->stage, p, h, load_view(l, &l->stage->host, p, h, &read)));
+    __atomic_add_fetch(&l->read, read, __ATOMIC_RELAXED);
+    return OK;
+}
+
 /* Master and weights mostly need the same bytes of the file, so the larger of the two counts as read. */
 static Status load_param(void *arg, int64_t i)
 {
@@ -272,8 +284,9 @@ static Status load_param(void *arg, int64_t i)
     ShardView w = param_weight_view(p), own = param_load_view(p);
     int64_t read[2] = { 0 };
     if (p->adapter_of) return OK;                                        /* adapters are not in these files */
-    TRY(load_view(l, p, own, &read[0]));
-    TRY(load_view(l, p, w, &read[1]));
+    if (l->stage && fp8_stage_takes(p)) return load_codes(l, p);
+    TRY(load_view(l, l->be, p, own, &read[0]));
+    TRY(load_view(l, l->be, p, w, &read[1]));
     __atomic_add_fetch(&l->read, read[read[1] > read[0]], __ATOMIC_RELAXED);
     return OK;
 }
@@ -353,9 +366,12 @@ Status weights_read(Model *m, Backend *be, const SafeTensors *st, int64_t *eleme
 {
     WeightLoader l = { .m = m, .be = be, .st = st, .prefix = "" };
     ThreadPool pool;
-    TRY(thread_pool_open(&pool, be->device->host_memory ? cpu_count() - 1 : 0));
-    Status s = thread_pool_run(&pool, m->params.n, load_param, &l);
-    thread_pool_close(&pool);
+    Fp8Stage   stage;
+    TRY(fp8_stage_open(&stage, be, &m->params));
+    l.stage = &stage;
+    Status s = thread_pool_open(&pool, be->device->host_memory ? cpu_count() - 1 : 0);
+    if (!s) s = thread_pool_run(&pool, m->params.n, load_param, &l), thread_pool_close(&pool);
+    fp8_stage_close(&stage);
     *elements = l.read;
     return s;
 }

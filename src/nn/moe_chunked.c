@@ -41,7 +41,7 @@ static Tensor chunk_rows(const MoeChunk *k, Tensor t) { return t_has(t) ? t_rows
  * and backward fills them. None of their rows outlives its chunk, so none is left for an offload to copy. */
 static void need_buffers(const Pass *c, const Moe *m, MoeAct *a, Tensor x)
 {
-    int64_t rows = c->env->dispatcher->row_capacity, F = m->w_gu->shard.w.n[1] / 2;
+    int64_t rows = c->env->dispatcher->row_capacity, F = m->w_gu->shard.shape[1] / 2;
     need(c, L_DISPATCH, &a->x, x.dtype, rows, x.n[1]);
     if (m->w_gu->lora) need(c, L_LORA, &a->a_out_gu, x.dtype, rows, lora_a_cols(m->w_gu));
     need(c, L_GATE_UP, &a->gu, x.dtype, rows, 2 * F);

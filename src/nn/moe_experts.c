@@ -104,7 +104,7 @@ static ExpertAct expert_act(const Pass *c, const Moe *m, const MoeAct *a)
 static void up_fwd(const Pass *c, const Moe *m, MoeAct *a, bool out)
 {
     const Activation *act_of = &activations[m->act];
-    int64_t F = m->w_gu->shard.w.n[1] / act_of->projections;           /* of this rank */
+    int64_t F = m->w_gu->shard.shape[1] / act_of->projections;           /* of this rank */
     DType   d = (DType)a->x.dtype;
     lora_a_fwd(c, a, &a->a_out_gu, a->x, m->w_gu);
     bool up  = need_rows(c, L_GATE_UP, a, &a->gu, d, act_of->projections * F);
@@ -178,7 +178,7 @@ static void down_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor 
 void moe_experts_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy)
 {
     bool    deeper = t_has(dx) || t_has(dweight) || is_trainable(m->w_gu);
-    int64_t D = dy.n[1], F = m->w_gu->shard.w.n[1] / 2;
+    int64_t D = dy.n[1], F = m->w_gu->shard.shape[1] / 2;
     DType d = (DType)dy.dtype;
     ExpertRows  by = expert_rows(c, a);
     ArenaMark mark = arena_mark(c->scratch);

@@ -305,3 +305,10 @@ int params_tensors(const ParamSet *s)
     for (int i = 0; i < s->n; i++) n += s->p[i]->pieces;
     return n;
 }
+
+DType params_dtype(const ParamSet *s)
+{
+    for (int i = 0; i < s->n; i++)
+        if (t_has(s->p[i]->shard.w)) return (DType)s->p[i]->shard.w.dtype;
+    return F32;
+}

@@ -134,6 +134,7 @@ int64_t piece_at(const Param *p, int i);                     /* first element of
 int64_t param_count(const Param *p);                         /* elements of the whole */
 int64_t param_local(const Param *p);                         /* elements of the shard, padding included */
 int64_t params_count(const ParamSet *s);
+DType   params_dtype(const ParamSet *s);                     /* of the weights; once they have memory */
 int     params_tensors(const ParamSet *s);                   /* pieces of all parameters */
 
 /* GEMM flags of a product that makes p's gradient: the first of a step overwrites, the others add. */

@@ -50,3 +50,9 @@ Site precision_site(const Param *w)
     while (i < SITES && (rows[i].linear != w->linear || rows[i].group != w->group)) i++;
     return (Site)i;
 }
+
+bool precision_only_fp8(const ProductPrecision *p, const Param *w)
+{
+    Site site = precision_site(w);
+    return site < SITES && p->fp8[site][PRODUCT_Y] && p->fp8[site][PRODUCT_DX];
+}

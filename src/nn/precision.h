@@ -19,6 +19,8 @@ typedef struct ProductPrecision { bool fp8[SITES][PRODUCT_KINDS]; } ProductPreci
 /* The sites that the words name compute in 8 bits what the table says. An unknown word is refused. */
 MUST Status precision_fp8(ProductPrecision *p, const char *const *words, int n);
 bool        precision_any(const ProductPrecision *p);
+/* Every product that reads w runs in 8 bits: nothing reads w itself. */
+bool        precision_only_fp8(const ProductPrecision *p, const Param *w);
 /* Of a weight; SITES: it has no row. */
 Site        precision_site(const Param *w);
 const char *precision_words(void);                        /* of train.fp8_products, for messages */

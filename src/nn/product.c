@@ -53,9 +53,21 @@ static Quantized kept_weight(WeightPart p)
                         t_rows(z->scale, p.from / QUANT_GROUP, quant_groups(p.rows)) };
 }
 
+/* Of a weight that is kept in one layout. */
+static Quantized transposed_codes(const Pass *c, const QuantizedWeight *w)
+{
+    int       last = w->q.rank - 1;
+    Quantized z = { like_stack(c, E4M3, w->q, w->q.n[last], w->q.n[last - 1]),
+                    like_stack(c, F32, w->q, w->scale.n[last], w->scale.n[last - 1]) };
+    op_transpose(c->be, z.q, w->q);
+    op_transpose(c->be, z.scale, w->scale);
+    return z;
+}
+
 static Quantized quantized_weight(const Pass *c, WeightPart p)
 {
-    if (t_has(p.of->shard.fp8.q)) return kept_weight(p);
+    const QuantizedWeight *kept = &p.of->shard.fp8;
+    if (t_has(kept->q)) return p.transposed && !t_has(kept->qt) ? transposed_codes(c, kept) : kept_weight(p);
     Tensor    w = p.rows ? t_rows(p.of->shard.w, p.from, p.rows) : p.of->shard.w;
     int64_t   N = w.n[w.rank - 2], K = w.n[w.rank - 1];
     int64_t   rows = p.transposed ? K : N, cols = p.transposed ? N : K;
@@ -180,7 +192,7 @@ void experts_dact(const Pass *c, ExpertAct by, Tensor dgu, Tensor dgate, Tensor 
         by.act->grouped_bwd(c->be, dgu, dgate, dout, w->shard.w, by.rows.offsets, gu, by.gate, lora);
         return;
     }
-    Tensor dh = t_cols(dgu, 0, w->shard.w.n[2]);
+    Tensor dh = t_cols(dgu, 0, w->shard.shape[2]);
     fp8_experts(c, dh, dout, transposed(w), by.rows, lora);
     by.act->bwd(c->be, dgu, dgate, dh, gu, by.gate);
 }

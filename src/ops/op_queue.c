@@ -74,10 +74,15 @@ static void add_limits(Backend *be, StepLimits l)
     add_real(be, l.aux_coeff), add_real(be, l.z_coeff), add_real(be, l.spike), add_word(be, l.supervised);
 }
 
+static void add_slice(Backend *be, WeightSlice s)
+{
+    add_word(be, s.at), add_word(be, s.N), add_word(be, s.K);
+}
+
 #define ADD(x)                                                                                     \
     _Generic((x), Tensor: add_tensor, Segments: add_segments, Factor: add_factor, Dropout: add_dropout,   \
              LoraTerm: add_lora, AdamW: add_adamw, StepLimits: add_limits, const Addends *: add_addends,  \
-             const PeerGroup *: add_pointer, float: add_real, double: add_real,            \
+             const PeerGroup *: add_pointer, WeightSlice: add_slice, float: add_real, double: add_real,   \
              default: add_word)(be, x);
 
 /* ---- calls ---- */

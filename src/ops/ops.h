@@ -85,6 +85,9 @@ enum { ADDENDS = 128 };
 typedef struct Addend { Tensor x; int64_t cell; } Addend;
 typedef struct Addends { int n; Addend at[ADDENDS]; } Addends;
 
+/* Elements from `at` on, flat, of a matrix (N, K) or a stack of them: ops/quantize_slice.c. */
+typedef struct WeightSlice { int64_t at, N, K; } WeightSlice;
+
 /* What AdamW takes from the number of the step: lr; lr / (1 - beta1^step); sqrt(1 - beta2^step). */
 typedef struct AdamStep { float lr, rate, root; } AdamStep;
 

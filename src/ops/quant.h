@@ -86,4 +86,7 @@ OPS_INLINE QuantScale quant_scale(uint32_t amax, bool pow2)
     return s;
 }
 
+/* QuantScale.inverse of a scale. */
+OPS_INLINE float quant_inverse(float scale) { return 1.0f / scale; }
+
 #endif

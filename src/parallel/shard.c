@@ -44,7 +44,7 @@ void limit_pending(Shard *s, const Comm *c)
     for (ShardBucket *b; (b = oldest_pending(s, c, &sum));) {
         if (c->seq - (sum ? b->sum_nr : b->gather_nr) < MANY) return;
         if (sum) sum_join(s, b);
-        else     gather_join(b);
+        else     gather_join(s, b);
     }
 }
 

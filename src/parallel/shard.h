@@ -13,6 +13,10 @@
  *         3   weights too: gathered into a buffer around each use, those of the next unit meanwhile. Units of
  *             equal shape share two buffers for each pass that runs at once: the one in use and the next
  *
+ * Weights that are only read by products in 8 bits (ShardConf.fp8) have buckets of their own: on levels 1 to
+ * 3 codes are gathered in place of weights, and p->shard.fp8 is full where p->w would be; p->w is the slice.
+ * A frozen base (base_codes) is in codes on level 0 too, and has no p->w.
+ *
  * With MeshLayout.replicas > 1 slices are made inside a replica (groups shard_*) and summed across replicas
  * (groups copy_*).
  *
@@ -57,6 +61,8 @@ typedef struct ShardConf {
     Param      *tied;                    /* the tied embedding if another stage has it too; or NULL */
     int         zero;                    /* 0 … 3 */
     DType       dtype;                   /* of weights */
+    const ProductPrecision *fp8;         /* products whose weights are kept in 8 bits; NULL: none are */
+    bool        base_codes;              /* frozen weights of such products are in 8 bits alone */
     bool        overlap;               /* collectives overlap with compute; off: each is waited for at once */
     bool        two_passes;              /* a forward and a backward take turns inside layers (moe.overlap) */
     DType       state;                   /* of m and v */
@@ -69,12 +75,16 @@ typedef struct ShardBucket {
     int     unit, first, n;              /* its parameters are Shard.item[first … first + n) */
     GroupId sums;
     bool    frozen;
+    bool    coded;                       /* its weights are used in 8 bits alone (shard_codes.c) */
     int     level;
     Comm   *sum_comm, *shard_comm, *copy_comm;   /* all that sum; whose slices make the bucket; same slice */
     int64_t elems, slice, at;            /* elements; elements of a slice; where this rank's slice begins */
     Tensor  w, g;                        /* (elems) for the run, or of the buffers that the unit has */
     Tensor  buffer;                      /* (elems) of the unit's weight buffer, if it owns one */
     Tensor  own_w, own_g;                /* (slice) a view of them, or for the run where they are in a slot */
+    /* Where coded: codes as w and own_w above, which is then a slice that no rank gathers, or absent (of a
+     * base); codes transposed (levels 1, 2); scales of all blocks, and transposed. */
+    Tensor  q, own_q, qt, scale, scale_t;
     Ticket  sum, gather;                 /* pending calls */
     int64_t sum_nr, gather_nr;           /* their numbers in their groups, from 1; 0: none is pending */
     bool    begun, adds;               /* own_g has a sum of this step; `sum` must be added to it when done */
@@ -105,6 +115,9 @@ typedef struct WeightBuffer {
     int64_t used;                        /* Shard.uses when the unit was last gathered or used */
 } WeightBuffer;
 
+/* The scales of coded buckets that one call agrees on. */
+typedef struct CodeScales { Comm *comm; bool frozen; Tensor t; } CodeScales;
+
 typedef struct Shard {
     ShardConf conf;
     Backend  *be;
@@ -120,6 +133,8 @@ typedef struct Shard {
     int64_t   most;                      /* elements of the largest offload chunk */
     int       chunks, asked, done;       /* offload chunks; of this step: copies started, chunks updated */
     int       buckets, units, slots, weight_buffers, micro;
+    CodeScales scales[2 * GR_N];
+    int       scale_groups;
     int64_t   uses;                      /* counts gathers and uses of weights */
     UnitHooks hooks;
 } Shard;
@@ -141,9 +156,9 @@ ShardSizes  shard_sizes(const Shard *s);                      /* bytes that shar
 /* Allocates everything and points every Param at its part. s must not move afterwards. host: pinned host
  * memory for offloaded state; may be NULL if there is none. */
 void        shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim, Arena *host);
-/* Places 8-bit copies of the weights that p has products for (nn/fp8_weight.h), where all of a weight stays
- * on this rank; each change of weights refreshes them. */
-void        shard_keep_fp8(Shard *s, const ProductPrecision *p, Arena *param);
+/* After shard_bind: places 8-bit copies of the other weights that ShardConf.fp8 has products for
+ * (nn/fp8_weight.h), where all of a weight stays on this rank; each change of weights refreshes them. */
+void        shard_keep_fp8(Shard *s, Arena *param);
 /* To be called after weights were loaded or initialized, into param_load_view(p) where there is one, else
  * into shard_slice(p->w): sets the others of weight and master, and gathers the weights. */
 void        shard_refresh_weights(Shard *s);

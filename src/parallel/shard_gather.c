@@ -7,20 +7,23 @@
 static void gather_start(Shard *s, ShardBucket *b)
 {
     limit_pending(s, b->shard_comm);
-    b->gather    = comm_all_gather_start(b->shard_comm, b->w, b->own_w);
+    b->gather    = b->coded ? comm_all_gather_start(b->shard_comm, b->q, b->own_q)
+                            : comm_all_gather_start(b->shard_comm, b->w, b->own_w);
     b->gather_nr = b->shard_comm->seq;
-    if (!s->conf.overlap) gather_join(b);
+    if (!s->conf.overlap) gather_join(s, b);
 }
 
-void gather_join(ShardBucket *b)
+void gather_join(Shard *s, ShardBucket *b)
 {
-    if (b->gather_nr) comm_join(b->gather);
+    if (!b->gather_nr) return;
+    comm_join(b->gather);
     b->gather_nr = 0;
+    codes_transpose(s, b);
 }
 
 static void gather_join_unit(Shard *s, int unit)
 {
-    EACH_IN_UNIT(b, s, unit) gather_join(b);
+    EACH_IN_UNIT(b, s, unit) gather_join(s, b);
 }
 
 static bool is_gathered_per_use(const Shard *s, int unit)
@@ -60,7 +63,7 @@ static bool fill_buffer(Shard *s, int unit)
         k->unit = unit, u->held = (int)(k - s->weights);
         EACH_IN_UNIT(b, s, unit) {
             if (b->level != 3) continue;
-            b->w = (buckets_of(s, k->owner) + (b - buckets_of(s, unit)))->buffer;
+            *(b->coded ? &b->q : &b->w) = (buckets_of(s, k->owner) + (b - buckets_of(s, unit)))->buffer;
             gather_start(s, b);
         }
     }
@@ -99,24 +102,42 @@ void weights_changed(Shard *s, int unit)
     if (s->unit[unit].held >= 0) empty_buffer(s, &s->weights[s->unit[unit].held]);
     EACH_IN_UNIT(b, s, unit) {
         if (b->frozen) continue;
-        if (b->level == 1 || b->level == 2) gather_start(s, b);
+        if (b->coded) codes_find_amax(s, b);
+        else if (b->level == 1 || b->level == 2) gather_start(s, b);
         if (b->level == 0) refresh_fp8(s, b);
     }
 }
 
-void shard_keep_fp8(Shard *s, const ProductPrecision *p, Arena *param)
+static void publish_codes(Shard *s, int unit)
 {
+    EACH_IN_UNIT(b, s, unit) {
+        if (b->frozen || !b->coded) continue;
+        codes_quantize(s, b);
+        if (b->level < 3) gather_start(s, b);
+    }
+}
+
+void weights_publish(Shard *s)
+{
+    codes_agree_scales(s, false);
+    for (int at = 0; at < s->units; at++) publish_codes(s, s->order[at]);
+}
+
+void shard_keep_fp8(Shard *s, Arena *param)
+{
+    const ProductPrecision *p = s->conf.fp8;
     EACH_BUCKET(b, s)
         EACH_ITEM(i, s, b) {
             Site site = precision_site(i->p);
-            if (b->level == 0 && site < SITES && (p->fp8[site][PRODUCT_Y] || p->fp8[site][PRODUCT_DX]))
+            if (p && b->level == 0 && !b->coded && site < SITES &&
+                (p->fp8[site][PRODUCT_Y] || p->fp8[site][PRODUCT_DX]))
                 fp8_weight_open(i->p, param);
         }
 }
 
 void shard_wait_weights(Shard *s)
 {
-    EACH_BUCKET(b, s) gather_join(b);
+    EACH_BUCKET(b, s) gather_join(s, b);
 }
 
 void shard_refresh_weights(Shard *s)
@@ -130,7 +151,9 @@ void shard_refresh_weights(Shard *s)
                           param_load_view(p).t);
     }
     for (int at = 0; at < s->units; at++) weights_changed(s, s->order[at]);
+    weights_publish(s);
+    codes_agree_scales(s, true);
     EACH_BUCKET(b, s)
-        if (b->frozen && b->level == 0) refresh_fp8(s, b);
+        if (b->frozen && b->level == 0 && !b->coded) refresh_fp8(s, b);
     shard_wait_weights(s);
 }

@@ -29,18 +29,28 @@ static int level_of(const ShardConf *c, const ShardBucket *b)
     return b->frozen && c->zero < 3 ? 0 : c->zero;
 }
 
+static void set_comms(ShardBucket *b, const Mesh *mesh, const SumGroup *of)
+{
+    if (!mesh) return;
+    b->sum_comm   = mesh->comm[of->sums];
+    b->shard_comm = mesh->comm[of->shard];
+    b->copy_comm  = mesh->comm[of->copy];
+}
+
 /* Adds the bucket of the parameters of a unit that are summed over one group, if there are any. */
-static void add_bucket(Shard *s, int unit, const SumGroup *of, bool frozen)
+static void add_bucket(Shard *s, int unit, const SumGroup *of, bool frozen, bool coded)
 {
     const ShardConf *c = &s->conf;
-    const Mesh *mesh = c->params->mesh;
     int64_t grid = ARENA_ALIGN / (int64_t)dtype_size(c->dtype);      /* aligned for both dtypes */
-    ShardBucket b = { .unit = unit, .sums = of->sums, .frozen = frozen };
+    ShardBucket b = { .unit = unit, .sums = of->sums, .frozen = frozen, .coded = coded };
     bool tied = false;
+    set_comms(&b, c->params->mesh, of);
+    b.level = level_of(c, &b);
     if (s->buckets) b.first = s->bucket[s->buckets - 1].first + s->bucket[s->buckets - 1].n;
     for (int i = 0; i < c->params->n; i++) {
         Param *p = c->params->p[i];
         if (p->unit != unit || p->grad_group != of->sums || p->frozen != frozen) continue;
+        if (codes_replace(c, p, b.level) != coded) continue;
         s->item[b.first + b.n++] = (ShardItem){ p, b.elems, is_matrix_product(c, p) };
         b.elems += round_up(param_local(p), grid);
         tied |= p == c->tied;
@@ -48,12 +58,6 @@ static void add_bucket(Shard *s, int unit, const SumGroup *of, bool frozen)
     if (!b.n) return;
     REQUIRE(!tied || b.n == 1, "%s: a tied embedding must be alone in its bucket",
             c->tied->piece[0].name);
-    if (mesh) {
-        b.sum_comm   = mesh->comm[of->sums];
-        b.shard_comm = mesh->comm[of->shard];
-        b.copy_comm  = mesh->comm[of->copy];
-    }
-    b.level = level_of(c, &b);
     b.slice = b.elems;
     if (b.level) {
         b.elems = round_up(b.elems, grid * b.shard_comm->size);
@@ -67,8 +71,8 @@ static void make_buckets(Shard *s)
 {
     for (int u = 0; u < s->units; u++) {
         s->unit[u] = (ShardUnit){ .first = s->buckets, .shape = -1, .held = -1, .slot = -1 };
-        for (int frozen = 0; frozen < 2; frozen++)
-            for (int g = 0; g < SUM_GROUPS; g++) add_bucket(s, u, &sum_groups[g], frozen);
+        for (int kind = 0; kind < 4; kind++)
+            for (int g = 0; g < SUM_GROUPS; g++) add_bucket(s, u, &sum_groups[g], kind / 2, kind % 2);
         s->unit[u].n = s->buckets - s->unit[u].first;
     }
 }
@@ -93,7 +97,7 @@ static bool same_kind(const Shard *s, int u, int v)
     const ShardBucket *a = buckets_of(s, u), *b = buckets_of(s, v);
     for (int i = 0; i < s->unit[u].n; i++)
         if (a[i].sums != b[i].sums || a[i].frozen != b[i].frozen || a[i].level != b[i].level ||
-            a[i].elems != b[i].elems)
+            a[i].elems != b[i].elems || a[i].coded != b[i].coded)
             return false;
     return true;
 }
@@ -196,6 +200,10 @@ Tensor slice_view(const ShardItem *i, const ShardBucket *b, Tensor slice)
 
 void weights_point(Shard *s, ShardBucket *b, bool whole)
 {
+    if (b->coded) {
+        codes_point(s, b, whole);
+        return;
+    }
     EACH_ITEM(i, s, b)
         i->p->shard.w = whole ? full_view(i, b->w) : slice_view(i, b, b->own_w);
 }
@@ -218,8 +226,8 @@ typedef struct Needs { bool w, own_w, g, own_g; } Needs;
 
 static Needs needs_of(const ShardBucket *b)
 {
-    return (Needs){ .w = b->level < 3, .own_w = b->level == 3, .g = !b->frozen && b->level < 2,
-                    .own_g = !b->frozen && b->level >= 2 };
+    return (Needs){ .w = b->level < 3 && !b->coded, .own_w = b->coded ? !b->frozen : b->level == 3,
+                    .g = !b->frozen && b->level < 2, .own_g = !b->frozen && b->level >= 2 };
 }
 
 size_t arena_bytes(int64_t n, DType d)
@@ -250,11 +258,13 @@ ShardSizes shard_sizes(const Shard *s)
     EACH_BUCKET(b, s) {
         Needs n = needs_of(b);
         bool ring = s->unit[b->unit].slot >= 0 && slot_owner(s, b->unit) == b->unit;
-        z.param += n.w ? arena_bytes(b->elems, d) : arena_bytes(b->slice, d);
+        z.param += n.w ? arena_bytes(b->elems, d) : n.own_w ? arena_bytes(b->slice, d) : 0;
         z.grad  += n.g ? arena_bytes(b->elems, F32) : n.own_g ? arena_bytes(b->slice, F32) : 0;
-        if (n.own_w && owns_weight_buffer(s, b->unit)) z.param += arena_bytes(b->elems, d);
+        if (b->level == 3 && owns_weight_buffer(s, b->unit))
+            z.param += arena_bytes(b->elems, b->coded ? E4M3 : d);
         if (ring && n.own_g) z.grad  += arena_bytes(b->elems, F32);
     }
+    z.param += codes_bytes(s);
     state_sizes(s, &z);
     return z;
 }
@@ -279,7 +289,8 @@ static void bind_buffers(Shard *s, ShardBucket *b, Arena *param, Arena *grad)
     Needs n = needs_of(b);
     const ShardBucket *of = buckets_of(s, owner) + (b - buckets_of(s, b->unit));
     bool mine = owner == b->unit;
-    if (n.own_w && owns_weight_buffer(s, b->unit)) b->buffer = t1(param, "in use", s->conf.dtype, b->elems);
+    if (b->level == 3 && owns_weight_buffer(s, b->unit))
+        b->buffer = t1(param, "in use", b->coded ? E4M3 : s->conf.dtype, b->elems);
     if (n.own_g) b->g = mine ? t1(grad, "in use", F32, b->elems) : of->g;
 }
 
@@ -287,6 +298,7 @@ void shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim, 
 {
     s->be = be;
     EACH_BUCKET(b, s) bind_bucket(s, b, param, grad);
+    codes_bind(s, param);
     state_bind(s, optim, host);
     for (int at = 0; at < s->units; at++) {
         int u = s->order[at];

@@ -30,7 +30,17 @@ void sum_join(Shard *s, ShardBucket *b);
 void weights_take(Shard *s, int unit);             /* complete when it returns */
 void weights_prefetch(Shard *s, int unit, bool backward);       /* starts the gather of the next unit */
 void weights_prefetch_first(Shard *s);             /* at the end of a step: of the first unit of the next */
-void gather_join(ShardBucket *b);
+void gather_join(Shard *s, ShardBucket *b);
+
+/* shard_codes.c */
+bool   codes_replace(const ShardConf *c, const Param *p, int level);  /* p belongs in a coded bucket */
+size_t codes_bytes(const Shard *s);                /* of codes and scales that codes_bind allocates */
+void   codes_bind(Shard *s, Arena *param);
+void   codes_point(Shard *s, ShardBucket *b, bool whole);             /* weights_point of a coded bucket */
+void   codes_find_amax(Shard *s, ShardBucket *b);  /* the slice has changed: amax of its blocks as scales */
+void   codes_agree_scales(Shard *s, bool frozen);  /* over all ranks: scales of amax; or of a base */
+void   codes_quantize(Shard *s, ShardBucket *b);   /* then: the slice */
+void   codes_transpose(Shard *s, const ShardBucket *b);               /* codes were gathered */
 
 /* shard_state.c */
 Status state_open(Shard *s);                       /* chooses the offloaded buckets and their chunks */
@@ -39,8 +49,9 @@ void   state_bind(Shard *s, Arena *optim, Arena *host);
 void   state_prefetch(Shard *s);                      /* a step begins: starts the first copies */
 void   state_discard(Shard *s);        /* the state in host memory has changed: prefetched chunks are stale */
 
-/* shard_gather.c: the weights of a unit have changed. */
+/* shard_gather.c: the weights of a unit have changed; those of all units have, after weights_changed. */
 void weights_changed(Shard *s, int unit);
+void weights_publish(Shard *s);
 
 /* shard.c: joins the oldest pending calls on c before another one is started. */
 void limit_pending(Shard *s, const Comm *c);

@@ -212,6 +212,7 @@ void shard_step(Shard *s, ShardRangeFn *step, void *self)
         }
         if (s->unit[u].n) weights_changed(s, u);
     }
+    weights_publish(s);
     state_discard(s);
     weights_prefetch_first(s);
 }

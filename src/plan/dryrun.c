@@ -102,7 +102,7 @@ static Status plan_stage(DryRun *d, int stage)
             conf.decode = (DecodeCapacity){ answers.docs, answers.tokens };
         d->chunks = r.layout.vpp, d->micros = r.micro, d->reserved_sms = conf.reserved_sms;
         count_communicators(d, &place);
-        if (!d->trains.base) st = trainable_open(&d->trains, &d->shape, conf.frozen, &conf.lora, d->dtype);
+        if (!d->trains.base) st = trainable_open(&d->trains, &d->shape, conf.frozen, &conf.lora);
         if (!st) st = plan_and_time(d, stage, &conf, &full);
         d->plans++;
     }

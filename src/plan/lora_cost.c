@@ -176,7 +176,7 @@ static Status fill(LoraCost *a, const ModelShape *s, const bool *frozen, bool pi
     Model m;
     Status st = model_open_whole(&m, s, frozen, &a->conf);
     if (!st) st = work_open(&a->work, s, frozen, &a->conf);
-    if (!st) st = trainable_open(&a->trains, s, frozen, &a->conf, BF16);
+    if (!st) st = trainable_open(&a->trains, s, frozen, &a->conf);
     if (!st) fill_layers(a, &m, pictures), count_ends(a, &m), fill_tower(a);
     model_close(&m);
     return st;

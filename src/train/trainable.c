@@ -92,11 +92,10 @@ static void add_param(TrainableSummary *t, const Param *p)
     }
 }
 
-Status trainable_open(TrainableSummary *t, const ModelShape *s, const bool *frozen, const LoraConf *lora,
-                      DType dtype)
+Status trainable_open(TrainableSummary *t, const ModelShape *s, const bool *frozen, const LoraConf *lora)
 {
     Model m;
-    *t = (TrainableSummary){ .lora = lora && lora->rank > 0, .dtype = dtype };
+    *t = (TrainableSummary){ .lora = lora && lora->rank > 0 };
     Status st = model_open_whole(&m, s, frozen, lora);
     for (int g = 0; frozen && g < GROUP_N; g++) t->frozen[g] = frozen[g];
     for (int i = 0; !st && i < m.params.n; i++) add_param(t, m.params.p[i]);
@@ -188,10 +187,9 @@ void trainable_print(const TrainableSummary *t, TrainablePrint *print, void *sel
     for (int i = 0; i < t->n; i++)
         if (t->kind[i].status != MODULE_NOT_ADAPTED) print_kind(&v, &t->kind[i]);
     put(&v, false,
-        "             %.3f M of %.3f M parameters train: %.3f %%; %.3f M are frozen in %s, "
+        "             %.3f M of %.3f M parameters train: %.3f %%; %.3f M are frozen, "
         "without gradients and optimizer state",
-        millions(trained), millions(all), 100 * (double)trained / (double)all, millions(t->base - t->whole),
-        dtype_name(t->dtype));
+        millions(trained), millions(all), 100 * (double)trained / (double)all, millions(t->base - t->whole));
     for (int i = 0; i < t->n; i++) {
         const ModuleKind *k = &t->kind[i];
         if (k->status == MODULE_ADAPTED && k->most > k->side)

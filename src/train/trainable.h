@@ -26,15 +26,13 @@ typedef struct TrainableSummary {
     int     n, cap;
     bool    lora;                        /* without adapters only groups are listed, not kinds */
     bool    frozen[GROUP_N];             /* by the recipe */
-    DType   dtype;                       /* of frozen weights */
     int64_t base, adapters, whole;       /* parameters: of the model; of adapters; of the model that train */
     int64_t group[GROUP_N], experts;     /* parameters of the model by group; in experts */
     bool    all_frozen[GROUP_N];              /* nothing in the group trains */
 } TrainableSummary;
 
 /* Of the whole model that a recipe makes. lora: NULL or of rank 0: none. */
-MUST Status trainable_open(TrainableSummary *t, const ModelShape *s, const bool *frozen, const LoraConf *lora,
-                        DType dtype);
+MUST Status trainable_open(TrainableSummary *t, const ModelShape *s, const bool *frozen, const LoraConf *lora);
 void        trainable_close(TrainableSummary *t);                                     /* twice is fine */
 
 /* Calls print for each line; warning: modules that are not adapted, ranks above what a module can use. */

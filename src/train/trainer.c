@@ -51,7 +51,7 @@ static Status open_engine(Trainer *t)
     add_decode_capacity(t);
     TRY(check_fit(t, conf, &full));
     TRY(engine_open(&t->engine, &t->source.shape, conf, &full));
-    TRY(trainable_open(&t->trainable, &t->source.shape, conf->frozen, &conf->lora, conf->dtype));
+    TRY(trainable_open(&t->trainable, &t->source.shape, conf->frozen, &conf->lora));
     TRY(zero_grad_open(&t->zero_grad, &t->engine.model, t->recipe->train.max_zero_steps));
     if (conf->per_row_loss) TRY(source_loss_open(&t->source_loss, t->loader, t->data.sources->n));
     return expert_counts_open(&t->expert_counts, &t->engine);

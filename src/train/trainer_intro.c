@@ -89,9 +89,11 @@ static void log_precision(const Trainer *t)
 {
     char text[128];
     join_words(text, sizeof text, &t->recipe->train.fp8_products);
-    if (precision_any(&t->engine.conf.precision))
-        log_info(&t->log, "precision    fp8_block: products of %s; the others in %s", text,
-                 dtype_name(t->engine.conf.dtype));
+    if (!precision_any(&t->engine.conf.precision)) return;
+    log_info(&t->log, "precision    fp8_block: products of %s; the others in %s%s", text,
+             dtype_name(t->engine.conf.dtype),
+             t->engine.shard.conf.fp8 && t->engine.shard.conf.base_codes
+                 ? "; frozen weights of these products are kept in 8 bits alone" : "");
 }
 
 static void log_graphs(const Trainer *t)

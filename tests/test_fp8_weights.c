@@ -1,0 +1,289 @@
+/* tests/test_fp8_weights.c -- weights that are kept and gathered in 8 bits alone: codes of slices, the codes
+ * that ZeRO gathers, a frozen base without another copy. */
+#include "loralab.h"
+#include "model/weights.h"
+#include "ops/quant.h"
+
+/* ---- ops ---- */
+
+enum { SIDE = 300, STACK = 3, BLOCKS = STACK * 3 * 3, ELEMS = STACK * SIDE * SIDE };
+
+/* A weight, what quantize_weight makes of it, and what its slices make of it. */
+static struct { float w[ELEMS], scale[BLOCKS], scale_t[BLOCKS], amax[BLOCKS], part[BLOCKS], turned[BLOCKS];
+                uint16_t half[ELEMS]; uint8_t q[ELEMS], qt[ELEMS], got[ELEMS], back[ELEMS]; } ow;
+
+typedef struct Stack { int64_t E, N, K; DType dtype; } Stack;
+
+static Tensor view(const Stack *x, void *data, DType d, bool blocks, bool transposed)
+{
+    int64_t N = blocks ? quant_groups(x->N) : x->N, K = blocks ? quant_groups(x->K) : x->K;
+    int64_t n[3] = { x->E, transposed ? K : N, transposed ? N : K };
+    return t_wrap(data, d, x->E > 1 ? 3 : 2, x->E > 1 ? n : n + 1);
+}
+
+static Tensor part_of(void *data, DType d, int64_t at, int64_t n)
+{
+    return t_wrap((char *)data + (size_t)at * dtype_size(d), d, 1, &n);
+}
+
+static void *draw(const Stack *x, uint64_t seed)
+{
+    static const float odd[] = { INFINITY, NAN, -0.0f, 1e-42f, 3e38f };
+    int64_t n = x->E * x->N * x->K;
+    for (int64_t i = 0; i < n; i++) ow.w[i] = rng_normal(seed, 1, (uint64_t)i) * ldexpf(1, (int)(i % 7) - 3);
+    if (seed % 3 == 0)
+        for (uint64_t i = 0; i < 5; i++) ow.w[rng_below(seed, 2, i, (uint64_t)n)] = odd[i];
+    if (x->dtype == F32) return ow.w;
+    dtype_convert(ow.half, BF16, ow.w, F32, n);
+    return ow.half;
+}
+
+/* The ranks of a group, one after another: amax over their slices, then codes by the scales of it. */
+static void quantize_slices(Backend *be, const Stack *x, void *w, const int64_t *cut, int cuts)
+{
+    int64_t blocks = x->E * quant_groups(x->N) * quant_groups(x->K);
+    memset(ow.amax, 0, sizeof ow.amax), memset(ow.got, 0xaa, sizeof ow.got);
+    for (int i = 0; i < cuts; i++) {
+        memset(ow.part, 0xff, sizeof ow.part);
+        op_weight_amax(be, view(x, ow.part, F32, true, false),
+                       part_of(w, x->dtype, cut[i], cut[i + 1] - cut[i]),
+                       (WeightSlice){ cut[i], x->N, x->K });
+        for (int64_t b = 0; b < blocks; b++) ow.amax[b] = ow.part[b] > ow.amax[b] ? ow.part[b] : ow.amax[b];
+    }
+    Tensor scale = view(x, ow.amax, F32, true, false);
+    op_amax_scales(be, scale, scale, true);
+    for (int i = 0; i < cuts; i++)
+        op_quantize_slice(be, part_of(ow.got, E4M3, cut[i], cut[i + 1] - cut[i]),
+                          part_of(w, x->dtype, cut[i], cut[i + 1] - cut[i]), scale,
+                          (WeightSlice){ cut[i], x->N, x->K });
+}
+
+static int compare_cuts(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void slices_give_the_codes_of_the_whole(void)
+{
+    Backend  be;
+    uint64_t seed = first_seed();
+    EXPECT_OK(backend_open(&be, "cpu"));
+    for (uint64_t i = 0; i < 60; i++, seed++) {
+        Stack x = { 1 + (int64_t)rng_below(seed, 3, 0, STACK), 1 + (int64_t)rng_below(seed, 3, 1, SIDE),
+                    1 + (int64_t)rng_below(seed, 3, 2, SIDE), seed % 2 ? F32 : BF16 };
+        int64_t n = x.E * x.N * x.K, blocks = x.E * quant_groups(x.N) * quant_groups(x.K);
+        int64_t cut[6] = { 0, n };
+        int     cuts = 1 + (int)rng_below(seed, 4, 0, 5);
+        for (int k = 1; k < cuts; k++) cut[k + 1] = (int64_t)rng_below(seed, 5, (uint64_t)k, (uint64_t)n + 1);
+        qsort(cut, (size_t)cuts + 1, sizeof *cut, compare_cuts);
+        void *w = draw(&x, seed);
+        op_quantize_weight(&be, view(&x, ow.q, E4M3, false, false), view(&x, ow.scale, F32, true, false),
+                           view(&x, ow.qt, E4M3, false, true), view(&x, ow.scale_t, F32, true, true),
+                           view(&x, w, x.dtype, false, false), true);
+        quantize_slices(&be, &x, w, cut, cuts);
+        EXPECT(!memcmp(ow.got, ow.q, (size_t)n), "seed %llu: codes differ", (unsigned long long)seed);
+        EXPECT(!memcmp(ow.amax, ow.scale, (size_t)blocks * sizeof(float)), "seed %llu: scales differ",
+               (unsigned long long)seed);
+        op_transpose(&be, view(&x, ow.back, E4M3, false, true), view(&x, ow.got, E4M3, false, false));
+        op_transpose(&be, view(&x, ow.turned, F32, true, true), view(&x, ow.amax, F32, true, false));
+        EXPECT(!memcmp(ow.back, ow.qt, (size_t)n) && !memcmp(ow.turned, ow.scale_t,
+               (size_t)blocks * sizeof(float)), "seed %llu: transposed", (unsigned long long)seed);
+    }
+    backend_close(&be);
+}
+
+/* ---- ZeRO ---- */
+
+/* The whole bucket of something that each rank has a slice of. */
+static Tensor gathered(const ShardBucket *b, Tensor own)
+{
+    int64_t n = b->elems;
+    Tensor  whole = t_wrap(malloc((size_t)n * dtype_size((DType)own.dtype)), (DType)own.dtype, 1, &n);
+    comm_all_gather(b->shard_comm, whole, own);
+    return whole;
+}
+
+/* Codes and scales are those of the whole weight. */
+static void check_item(Engine *e, const ShardItem *i, Tensor w, Tensor q)
+{
+    static const Tensor none;
+    const Param *p = i->p;
+    Stack   x = { p->ndim == 3 ? p->shard.shape[0] : 1, p->shard.shape[p->ndim - 2],
+                  p->shard.shape[p->ndim - 1], e->conf.dtype };
+    int64_t n = x.E * x.N * x.K, blocks = x.E * quant_groups(x.N) * quant_groups(x.K);
+    uint8_t *code = malloc((size_t)n);
+    float   *scale = malloc((size_t)blocks * sizeof *scale);
+    op_quantize_weight(&e->be, view(&x, code, E4M3, false, false), view(&x, scale, F32, true, false), none,
+                       none, view(&x, t_rows(w, i->at, n).data, x.dtype, false, false), true);
+    if (memcmp(code, t_rows(q, i->at, n).data, (size_t)n)) note("%s: codes differ", p->piece[0].name);
+    if (memcmp(scale, p->shard.fp8.scale.data, (size_t)blocks * sizeof *scale))
+        note("%s: scales differ", p->piece[0].name);
+    free(code), free(scale);
+}
+
+static void check_buckets(Engine *e)
+{
+    int coded = 0;
+    for (ShardBucket *b = e->shard.bucket; b < e->shard.bucket + e->shard.buckets; b++) {
+        if (!b->coded) continue;
+        Tensor w = gathered(b, b->own_w), q = gathered(b, b->own_q);
+        for (int k = b->first; k < b->first + b->n; k++) check_item(e, &e->shard.item[k], w, q);
+        if (b->level < 3 && memcmp(q.data, b->q.data, (size_t)b->elems)) note("codes were not gathered");
+        free(w.data), free(q.data);
+        coded++;
+    }
+    if (!coded) note("no bucket is in codes");
+}
+
+static void check_memory(Engine *e)
+{
+    mode_memory(e, false);
+    if (e->arena[A_PARAM].used != e->plan.bytes[A_PARAM])
+        note("weights take %zu bytes, planned %zu", e->arena[A_PARAM].used, e->plan.bytes[A_PARAM]);
+}
+
+static double first_loss;
+
+static void zero_rank(Peer *p)
+{
+    Engine e;
+    Mesh   place;
+    double loss = 0, norm;
+    open_rank(&e, p, &place);
+    for (int i = 0; i < MODE_STEPS; i++) {
+        Status st = step(&the_case, &e, place.at[AX_DP], i, &loss, &norm);
+        if (st) note("rank %d: %s", p->rank, status_text());
+        if (!i && !p->rank) first_loss = loss;
+    }
+    shard_wait_weights(&e.shard);
+    if (!the_case.mode.anew) check_buckets(&e);
+    check_memory(&e);
+    engine_close(&e);
+}
+
+/* The first step computes the same in both ways; later ones differ by the order in which norms are summed. */
+static void gathers_codes(const char *layout, bool pictures, uint64_t seed)
+{
+    double loss[2];
+    mode_case(layout, pictures, BF16, seed);
+    for (int anew = 0; anew < 2; anew++) {
+        failure.any = false, the_case.mode = (Mode){ .fp8 = true, .anew = anew };
+        on_ranks((int)the_case.rule.world, 0, zero_rank);
+        EXPECT(!failure.any, "%s, seed %llu: %s", layout, (unsigned long long)seed, failure.text);
+        loss[anew] = first_loss;
+    }
+    EXPECT(loss[0] == loss[1], "%s: loss %.9g with codes, %.9g", layout, loss[0], loss[1]);
+    empty(&the_case);
+}
+
+static void zero_gathers_codes(void)
+{
+    uint64_t seed = first_seed();
+    gathers_codes(" world=2 zero=1", false, seed);
+    gathers_codes(" world=4 zero=2 ep=2", true, seed + 1);
+    gathers_codes(" world=4 zero=3", false, seed + 2);
+    gathers_codes(" world=4 zero=3 ep=2 tp=2", true, seed + 3);
+}
+
+/* ---- a frozen base ---- */
+
+typedef struct BaseRun { size_t param, frozen; double loss; float *grads; int64_t n; } BaseRun;
+
+static BaseRun base_run(bool anew)
+{
+    static Rig r;
+    EngineConf conf = rig_conf(&r, smooth_text, 7);
+    BaseRun    out = { 0 };
+    EXPECT_OK(mode_apply(&conf, (Mode){ .fp8 = true, .anew = anew }));
+    conf.dtype = BF16;
+    select_lora(&r.lora, 0.1, false, everything);
+    rig_open(&r, conf, 7);
+    fill_b(&r.e, 5);
+    out.loss = small_step(&r.e, 0.1f).total;
+    out.param = r.e.arena[A_PARAM].used, out.n = (int64_t)(r.e.arena[A_GRAD].used / sizeof(float));
+    EXPECT(r.e.arena[A_PARAM].used == r.e.plan.bytes[A_PARAM], "weights take %zu, planned %zu",
+           r.e.arena[A_PARAM].used, r.e.plan.bytes[A_PARAM]);
+    for (int i = 0; i < r.e.model.params.n; i++) {
+        const Param *p = r.e.model.params.p[i];
+        bool base = p->frozen && precision_only_fp8(&conf.precision, p);
+        EXPECT(anew || !base || (!t_has(p->shard.w) && t_has(p->shard.fp8.q) && !t_has(p->shard.fp8.qt)),
+               "%s has another copy", p->piece[0].name);
+        if (base) out.frozen += (size_t)param_count(p);
+    }
+    out.grads = malloc(r.e.arena[A_GRAD].used);
+    memcpy(out.grads, r.e.arena[A_GRAD].base, r.e.arena[A_GRAD].used);
+    rig_close(&r);
+    return out;
+}
+
+static void base_in_codes_changes_no_bit(void)
+{
+    BaseRun codes = base_run(false), anew = base_run(true);
+    EXPECT(codes.loss == anew.loss, "loss %.9g in codes, %.9g", codes.loss, anew.loss);
+    EXPECT(codes.n == anew.n && !memcmp(codes.grads, anew.grads, (size_t)codes.n * sizeof(float)),
+           "gradients differ");
+    EXPECT(codes.param < anew.param, "weights take %zu bytes in codes, %zu in bf16", codes.param, anew.param);
+    free(codes.grads), free(anew.grads);
+}
+
+/* Weights of files: the base that a rank loads, whole or its slice. */
+static const char *base_folder;
+
+static void load_rank(Peer *p)
+{
+    Engine      e;
+    Mesh        place;
+    SafeTensors st;
+    double      loss = 0, norm;
+    open_rank(&e, p, &place);
+    Status s = st_open(&st, base_folder);
+    if (!s) s = weights_load(&e.model, &e.be, &st, NULL);
+    st_close(&st);
+    engine_publish_weights(&e);
+    if (!s) s = step(&the_case, &e, place.at[AX_DP], 0, &loss, &norm);
+    if (s) note("rank %d: %s", p->rank, status_text());
+    if (!p->rank) first_loss = loss;
+    check_memory(&e);
+    engine_close(&e);
+}
+
+static void save_base(void)
+{
+    Engine e;
+    open_alone(&e, &the_case, engine_conf(&the_case));
+    EXPECT_OK(weights_save(&e.model, &e.be, base_folder, BF16, 0));
+    engine_close(&e);
+}
+
+static void base_is_loaded_in_slices(void)
+{
+    static const char *const layout[] = { " world=2 zero=3", " world=4 zero=3 ep=2", " world=2 tp=2" };
+    static LoraSelection lora;
+    uint64_t seed = first_seed();
+    base_folder = lab_path("base");
+    select_lora(&lora, 0, false, everything);
+    for (int i = 0; i < 3; i++) {
+        double loss[2];
+        mode_case(layout[i], false, BF16, seed + (uint64_t)i);
+        if (!i) save_base();
+        the_case.lora = &lora.conf;
+        for (int anew = 0; anew < 2; anew++) {
+            failure.any = false, the_case.mode = (Mode){ .fp8 = true, .anew = anew };
+            on_ranks((int)the_case.rule.world, 0, load_rank);
+            EXPECT(!failure.any, "%s: %s", layout[i], failure.text);
+            loss[anew] = first_loss;
+        }
+        EXPECT(loss[0] == loss[1], "%s: loss %.9g from a base in codes, %.9g", layout[i], loss[0], loss[1]);
+        empty(&the_case);
+    }
+}
+
+int main(void)
+{
+    RUN(slices_give_the_codes_of_the_whole);
+    RUN(zero_gathers_codes);
+    RUN(base_in_codes_changes_no_bit);
+    RUN(base_is_loaded_in_slices);
+    return lab_report();
+}
