@@ -4,7 +4,7 @@
 #define BENCH_CASES_H
 
 #include "bench/bench.h"
-#include "bench/energy.h"
+#include "ops/energy.h"
 
 typedef struct Setup {
     Backend *be;

@@ -111,7 +111,8 @@ static Buffers open_buffers(ExpertLayer *l, const DispatchBench *b)
 /* What the host does in a round. */
 static void count_round(ExpertLayer *l, const Buffers *f, Round *out)
 {
-    HostWaits waits = { { count_op, count_start, count_join, count_fetch, count_side, count_phase }, 0 };
+    HostWaits waits = { { count_op, count_start, count_join, count_fetch, count_side, count_phase,
+                          NULL, NULL }, 0 };
     ledger_clear(&l->be.ledger);
     l->be.ledger.meter = &waits.listener;
     do_round(l, DO_ROUTE | DO_DISPATCH | DO_COMBINE, f);

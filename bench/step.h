@@ -3,7 +3,7 @@
 #define BENCH_STEP_H
 
 #include "base/json.h"
-#include "bench/energy.h"
+#include "ops/energy.h"
 #include "engine/engine.h"
 #include "plan/timeline.h"
 

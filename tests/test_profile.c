@@ -1,8 +1,9 @@
-/* tests/test_profile.c -- arithmetic on intervals, and profile.json: what is written is read back. */
+/* tests/test_profile.c -- arithmetic on intervals, the causes of gaps, and profile.json. */
 #include "base/folder.h"
 #include "lab.h"
-#include "profile/intervals.h"
-#include "profile/profile.h"
+#include "base/graph_scopes.h"
+#include "ops/ops.h"
+#include "profile/analyze.h"
 
 /* ---- intervals ---- */
 
@@ -70,6 +71,82 @@ static void sets_agree_with_cells(void)
     }
 }
 
+/* ---- analysis ---- */
+
+#define HOST(k, i, a, b, ...) { .kind = HOST_##k, .id = i, .from = a, .to = b, __VA_ARGS__ }
+#define KERNEL(a, b, l, s)    { .from = a, .to = b, .launched = l, .stream = s, .name = "kernel" }
+
+static bool near(double a, double b) { return fabs(a - b) < 1e-9; }
+
+/* One step of 100 s after one that ends at 10, on a device with three streams:
+ *   compute 10-30, gap 30-35 (launched late, at 34), 35-50, gap 50-60 (launched; communication 45-58), 60-90,
+ *   gap 90-92 (launched), 92-110; a copy 20-40; a second group 85-105. */
+static void gaps_have_causes(void)
+{
+    HostEvent  host[]   = { HOST(OP, OP_gemm, 0, 1),
+                            HOST(OP, OP_gemm, 11, 12),
+                            HOST(CALL, GR_tp, 12, 13, .intra_node = 64),
+                            HOST(COPY, COPY_H2D, 13, 14),
+                            HOST(OP, OP_adamw, 34, 34.5, .place.part = PART_OPTIM, .place.pass = PASS_UPDATE),
+                            HOST(OP, OP_attention_fwd, 40, 41, .place = { PART_DECODER, GRAPH_ATTN }),
+                            HOST(CALL, GR_dp, 41, 42),
+                            HOST(OP, OP_grouped_gemm, 42, 43, .place = { PART_DECODER }),
+                            HOST(DATA, 0, 30, 33) };
+    DeviceSpan device[] = {
+        KERNEL(5, 10, 0.5, 7),
+        KERNEL(10, 30, 11.5, 7),
+        KERNEL(45, 58, 12.5, 8),
+        { .from = 20, .to = 40, .launched = 13.5, .kind = SPAN_H2D, .bytes = 99, .stream = 9 },
+        KERNEL(35, 50, 34.2, 7),
+        KERNEL(60, 90, 40.5, 7),
+        KERNEL(85, 105, 41.5, 8),
+        KERNEL(92, 110, 42.5, 7)
+    };
+    StepMark    mark[] = { { 0, 10, 0 }, { 10.5, 110, 0 } };
+    Recorder    r = { .event = host, .n = sizeof host / sizeof *host, .calls = { [GR_tp] = 1, [GR_dp] = 1 } };
+    SpanList    s;
+    StepProfile p;
+    step_profile_clear(&p);
+    EXPECT_OK(spans_open(&s, &r, device, sizeof device / sizeof *device, mark, 2));
+    EXPECT_OK(analyze(&p, &s, &r));
+    EXPECT(near(p.step, 100) && near(p.compute, 83) && near(p.busy, 98) && near(p.idle, 2), "%g %g %g %g",
+           p.step, p.compute, p.busy, p.idle);
+    EXPECT(near(p.launch_starved, 4.2) && near(p.blocking, 8 + 2 + 0.8) && near(p.dependency, 2), "%g %g %g",
+           p.launch_starved, p.blocking, p.dependency);
+    EXPECT(near(p.comm, 33) && near(p.exposed, 8 + 2) && near(p.hidden, 23) && near(p.copies, 5),
+           "%g %g %g %g", p.comm, p.exposed, p.hidden, p.copies);
+    EXPECT(near(p.group[GR_tp].exposed, 8) && near(p.group[GR_tp].blocking, 8) && p.group[GR_tp].calls == 1 &&
+               p.group[GR_tp].intra_node == 64 && near(p.group[GR_dp].exposed, 2),
+           "groups");
+    EXPECT(near(p.category[CAT_GROUPED_GEMM], 18) && near(p.category[CAT_ATTENTION], 30) &&
+               near(p.category[CAT_OPTIMIZER], 15) && near(p.category[CAT_COPY_H2D], 20) && p.copy_in == 99,
+           "categories");
+    EXPECT(near(p.layer[LAYER_ATTENTION], 30) && near(p.layer[LAYER_MOE], 18) && near(p.optimizer, 15),
+           "layers");
+    EXPECT(near(p.data_wait, 3) && near(p.residual, 0), "%g %g", p.data_wait, p.residual);
+    spans_close(&s);
+}
+
+/* Where ops are done when they return: a join is blocking, host code between ops starves. */
+static void hosts_are_devices(void)
+{
+    HostEvent   host[] = { HOST(OP, OP_gemm, 0, 10),  HOST(CALL, GR_tp, 10, 11, .slot = 3),
+                           HOST(OP, OP_gemm, 11, 20), HOST(JOIN, GR_tp, 20, 26, .slot = 3),
+                           HOST(OP, OP_gemm, 30, 50), HOST(GATHER, GR_world, 50, 54) };
+    StepMark    mark[] = { { -9, 0, 0 }, { 0, 60, 0 } };
+    Recorder    r      = { .event = host, .n = sizeof host / sizeof *host };
+    SpanList    s;
+    StepProfile p;
+    step_profile_clear(&p);
+    EXPECT_OK(spans_open(&s, &r, NULL, 0, mark, 2));
+    EXPECT_OK(analyze(&p, &s, &r));
+    EXPECT(near(p.step, 60) && near(p.compute, 39) && near(p.blocking, 6 + 4) && near(p.launch_starved, 11),
+           "%g %g %g %g", p.step, p.compute, p.blocking, p.launch_starved);
+    EXPECT(near(p.comm, 16 + 4) && near(p.exposed, 1 + 6 + 4) && near(p.dependency, 0), "%g %g", p.comm,
+           p.exposed);
+    spans_close(&s);
+}
+
 /* ---- profile.json ---- */
 
 static void fill(StepProfile *s, double from)
@@ -92,7 +169,8 @@ static void profiles_are_read_back(void)
 {
     Path    path;
     Profile p = { .recipe = "a.yaml", .source = "host", .recipe_yaml = "train:\n  max_steps: 3\n",
-                  .per_node = 2, .stages = 2, .warmup = 3, .steps = 8, .plain = 1.0, .profiled = 1.05, .has_measured = true,
+                  .per_node = 2, .stages = 2, .warmup = 3, .steps = 8, .plain = 1.0, .profiled = 1.05,
+                  .has_measured = true,
                   .has_predicted = true, .predicted_error = 0.25 }, q;
     EXPECT_OK(profile_ranks(&p, 4));
     for (int r = 0; r < 4; r++) fill(&p.rank[r], r == 2 ? 40 : r + 3), p.stage[r] = r / 2;
@@ -133,6 +211,8 @@ int main(void)
 {
     RUN(unions_are_sets);
     RUN(sets_agree_with_cells);
+    RUN(gaps_have_causes);
+    RUN(hosts_are_devices);
     RUN(profiles_are_read_back);
     RUN(hostile_files_are_refused);
     return lab_report();

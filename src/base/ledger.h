@@ -49,7 +49,14 @@ typedef enum { COST_COPY, COST_BEGIN, COST_MARK, COST_WAIT, COST_LANE_WAIT } Cos
 
 /* A collective or point-to-point call: kind is a CallKind of comm/comm.h; `here` of the `members` are on this
  * rank's node. */
-typedef struct CostCall { int group, slot, kind, members, here; int64_t intra_node, inter_node; } CostCall;
+typedef struct CostCall {
+    int     group, slot, kind, members, here;
+    int64_t intra_node, inter_node;
+    double  waited;                   /* of a gather of the host, which is over: seconds that it took */
+} CostCall;
+
+/* Other work of the host for the device: launching a graph, uploading a batch, waiting for results. */
+typedef enum { COST_LAUNCH, COST_UPLOAD, COST_SYNC } CostHost;
 
 struct CostListener {
     void (*op)(CostListener *m, const Ledger *l, int op, double flops, int64_t bytes, double rows);
@@ -61,11 +68,16 @@ struct CostListener {
      * step or of an earlier one; the optimizer update; the gather of weights for the next step. COST_RESTART:
      * a plan begins, and what came before it does not count. */
     void (*phase)(CostListener *m, CostPhase what, int chunk, bool last);
+    /* For listeners that measure; NULL: not wanted. done: the op, start, join, fetch, copy or host work that
+     * was announced last has returned. */
+    void (*host)(CostListener *m, CostHost what);
+    void (*done)(CostListener *m);
 };
 
 struct Ledger {
     Part      part;                   /* whose work is being charged now */
     bool      replay;                 /* a forward recomputed for backward: all of it is extra */
+    int       scope;                  /* GraphScope of the layer code that runs, whatever runs as graphs */
     int       shares;                 /* calls that share the rows of experts, each charged all; 0: one */
     int64_t   expert_rows;            /* rows that grouped products are charged with; 0: all they have */
     LedgerRow op[LEDGER_OPS];
@@ -134,6 +146,16 @@ static inline void ledger_clear(Ledger *l)
 
 /* Adds `times` (1 or -1) the work of x: ops, calls, copies; not launches and seconds. */
 void ledger_add(Ledger *l, const Ledger *x, int times);
+
+static inline void ledger_host_work(Ledger *l, CostHost what)
+{
+    if (l->meter && l->meter->host) l->meter->host(l->meter, what);
+}
+
+static inline void ledger_done(Ledger *l)
+{
+    if (l->meter && l->meter->done) l->meter->done(l->meter);
+}
 
 static inline void ledger_phase(Ledger *l, CostPhase what, int chunk, bool last)
 {

@@ -354,6 +354,7 @@ static Ticket start_call(Comm *c, const CommCall *call, int64_t each)
     c->traced[slot] = trace_begin(c->trace, trace_call(c, call, bytes));
     c->recent[c->started % COMM_RECENT] = c->traced[slot];
     c->transport->start(c, slot, call);
+    ledger_done(&c->be->ledger);
     trace_started(c->trace, c->traced[slot]);
     __atomic_store_n(&c->started, c->started + 1, __ATOMIC_RELEASE);
     return (Ticket){ c, slot };
@@ -380,6 +381,7 @@ void comm_join(Ticket t)
     if (listener) listener->join(listener, c->group, t.slot);
     trace_wait(c->trace, c->traced[t.slot]);
     c->transport->join(c, t.slot);
+    ledger_done(&c->be->ledger);
     double now = clock_now();
     trace_end(c->trace, c->traced[t.slot], now - since);
     if (!c->transport->device_clock) add_times(c, t.slot, since, now);

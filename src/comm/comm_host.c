@@ -33,7 +33,7 @@ static Status gather(Comm *c, void *out, const void *in, size_t bytes)
         if (i != c->rank) *(same_node ? &m.intra_node : &m.inter_node) += (int64_t)bytes;
     }
     l->exposed += waited, l->length += waited;
-    l->calls++, l->intra_node += m.intra_node, l->inter_node += m.inter_node;
+    l->calls++, l->intra_node += m.intra_node, l->inter_node += m.inter_node, m.waited = waited;
     if (listener) listener->start(listener, &m);
     return st;
 }

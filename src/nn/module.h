@@ -101,9 +101,14 @@ bool replay_begin(Pass *replay, const Pass *c, Label first, Label last);
 void replay_end(const Pass *c);
 
 /* The ops that follow belong to this scope of train.cuda_graph (backend_scope); an evaluation has none. */
-static inline void pass_scope(const Pass *c, GraphScope s)
+static inline void pass_queue_scope(const Pass *c, GraphScope s)
 {
     if (c->be->queue) backend_scope(c->be, c->evaluates ? GRAPH_EAGER : s);
+}
+static inline void pass_scope(const Pass *c, GraphScope s)
+{
+    c->be->ledger.scope = s;
+    pass_queue_scope(c, s);
 }
 
 /* Units are begun and ended outside of all scopes. */
@@ -112,14 +117,14 @@ static inline void unit_begin(const Pass *c, int unit, bool backward)
     if (!c->env->units) return;
     GraphScope scope = backend_scope(c->be, GRAPH_EAGER);
     c->env->units->begin(c->env->units->self, unit, backward);
-    pass_scope(c, scope);
+    pass_queue_scope(c, scope);
 }
 static inline void unit_end(const Pass *c, int unit, bool backward)
 {
     if (!c->env->units) return;
     GraphScope scope = backend_scope(c->be, GRAPH_EAGER);
     c->env->units->end(c->env->units->self, unit, backward);
-    pass_scope(c, scope);
+    pass_queue_scope(c, scope);
 }
 
 /* Lets another micro-batch run, outside of all scopes. The ledger continues where it was. */
@@ -128,12 +133,13 @@ static inline void pass_yield(const Pass *c)
     Ledger *l = &c->be->ledger;
     Part part = l->part;
     bool replay = l->replay;
+    int  layer = l->scope;
     if (!c->yielder) return;
     GraphScope scope = backend_scope(c->be, GRAPH_EAGER);
     c->yielder->yield(c->yielder->self);
-    pass_scope(c, scope);
+    pass_queue_scope(c, scope);
     if (l->part != part) ledger_enter(l, part);
-    l->replay = replay;
+    l->replay = replay, l->scope = layer;
 }
 
 static inline Tensor scratch2(const Pass *c, DType d, int64_t rows, int64_t cols)

@@ -106,6 +106,7 @@ static void enter_experts(const Pass *c, const MoeAct *a)
 {
     bool counted = a->token_chunks > 1 || (c->env->dispatcher && c->env->dispatcher->host_counts);
     pass_scope(c, counted ? GRAPH_EAGER : GRAPH_MOE);
+    c->be->ledger.scope = GRAPH_MOE;
 }
 
 void moe_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res)

@@ -129,7 +129,9 @@ void backend_close(Backend *be)
 Status backend_sync(Backend *be)
 {
     backend_flush(be);
+    ledger_host_work(&be->ledger, COST_SYNC);
     Status st = be->device->sync(be);
+    ledger_done(&be->ledger);
     return st ? st : be->sticky;
 }
 
@@ -152,7 +154,9 @@ void backend_upload(Backend *be, Tensor dst, const void *host)
     REQUIRE(t_dense(dst) && !be->capturing, "upload: %s has gaps, or is recorded", t_fmt(dst));
     activity_mark();
     backend_flush(be);
+    ledger_host_work(&be->ledger, COST_UPLOAD);
     if (!be->sticky) be->device->upload(be, dst, host);
+    ledger_done(&be->ledger);
 }
 
 void backend_put(Backend *be, void *dst, const void *host, size_t bytes)
@@ -169,6 +173,7 @@ void backend_fetch(Backend *be, void *host, Tensor src)
     backend_scope(be, GRAPH_EAGER);
     if (be->ledger.meter) be->ledger.meter->fetch(be->ledger.meter);
     if (!be->sticky) be->device->fetch(be, host, src);
+    ledger_done(&be->ledger);
 }
 
 void backend_graph_begin(Backend *be)
@@ -187,7 +192,9 @@ DeviceGraph *backend_graph_end(Backend *be, size_t *bytes)
 void backend_graph_launch(Backend *be, DeviceGraph *g)
 {
     activity_mark();
+    ledger_host_work(&be->ledger, COST_LAUNCH);
     if (!be->sticky) be->device->graphs->launch(be, g);
+    ledger_done(&be->ledger);
     backend_mark(be);
 }
 
@@ -208,7 +215,9 @@ void backend_post(Backend *be, int slot, void *host, Tensor src)
 
 Status backend_wait_post(Backend *be, int slot, double seconds[PART_N])
 {
+    ledger_host_work(&be->ledger, COST_SYNC);
     if (!be->sticky && be->device->wait_post) be->device->wait_post(be, slot, seconds);
+    ledger_done(&be->ledger);
     return be->sticky ? backend_sync(be) : OK;
 }
 
@@ -273,6 +282,7 @@ static void copy_async(Backend *be, CopyStream stream, void *dst, const void *sr
     ledger_host(&be->ledger, stream == COPY_H2D, (int64_t)bytes);
     notify_meter(be, COST_COPY, stream, 0, bytes);
     if (l && bytes) l->copy(be, stream, dst, src, bytes);
+    ledger_done(&be->ledger);
 }
 
 void backend_copy_d2h(Backend *be, void *host, Tensor src)

@@ -59,6 +59,27 @@ typedef struct GraphOps {
     void (*close)(Backend *be, DeviceGraph *g);
 } GraphOps;
 
+/* What the device executed, on the clock of clock_now(). */
+typedef enum { SPAN_KERNEL, SPAN_H2D, SPAN_D2H, SPAN_D2D, SPAN_FILL } DeviceSpanKind;
+typedef struct DeviceSpan {
+    double         from, to;
+    double         launched;                                  /* when the host's launching call began */
+    const char    *name;                                      /* of a kernel; NULL otherwise */
+    int64_t        bytes;                                     /* of a copy */
+    int            stream;
+    DeviceSpanKind kind;
+} DeviceSpan;
+
+/* Recording of spans, for profiles. Nothing is recorded, and nothing costs time, before start and after
+ * stop. */
+typedef struct DeviceTrace {
+    const char *(*start)(Backend *be);                        /* how: "cupti", "events"; NULL: not possible */
+    void   (*op)(Backend *be, bool begins);                   /* around the launches of an op */
+    size_t (*stop)(Backend *be, DeviceSpan **out);            /* waits for the device; for free() */
+    void   (*range)(const char *name);                        /* an NVTX range ends, and this one begins;
+                                                                 NULL: none */
+} DeviceTrace;
+
 typedef struct Device {
     const char *name;                                         /* "cpu" "cuda" "meta" */
     const Ops  *ops;
@@ -90,6 +111,7 @@ typedef struct Device {
     void   (*post)(Backend *be, int slot, void *host, Tensor src);       /* absent: copies are done at once */
     void   (*wait_post)(Backend *be, int slot, double *seconds);
     bool   (*energy)(double *joules, double *mhz);            /* total; now; optional. false: unknown */
+    const DeviceTrace *trace;                                 /* absent: ops are done when they return */
 } Device;
 
 struct Backend {

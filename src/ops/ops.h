@@ -149,6 +149,7 @@ struct Ops {
             be->ledger.meter->op(be->ledger.meter, &be->ledger, OP_##name, cost_.flops + cost_.extra, \
                                  cost_.rd + cost_.wr, cost_.each);                                 \
         be->ops->name args;                                                                        \
+        ledger_done(&be->ledger);                                                                  \
     }
 #include "ops/ops.def"
 #undef OP

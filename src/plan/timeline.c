@@ -274,7 +274,8 @@ Status timeline_open(Timeline **out, const Hardware *hw, const EngineConf *conf,
     if (!p) return fail(E_FIT, "no host memory for a timeline");
     p->hw = *hw, p->hw.launch = launch_time(hw, conf);
     p->uneven = shared ? uneven : 1;
-    p->meter  = (CostListener){ meter_op, meter_start, meter_join, meter_fetch, meter_side, meter_phase };
+    p->meter  = (CostListener){ meter_op, meter_start, meter_join, meter_fetch, meter_side, meter_phase,
+                                NULL, NULL };
     return OK;
 }
 

@@ -1,10 +1,14 @@
 /* profile/predict.c -- see predict.h. */
 #include "profile/predict.h"
 
+#include "base/folder.h"
 #include "plan/view.h"
+#include "profile/classify.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
+#include <strings.h>
 
 /* ---- time ---- */
 
@@ -24,6 +28,14 @@ static void fill_step(StepProfile *s, const DryStep *d)
     s->residual = d->step - s->compute - s->launch_starved - s->blocking;
 }
 
+static void fill_categories(StepProfile *s, const StageTime *t, int micros)
+{
+    memset(s->category, 0, sizeof s->category);
+    for (int op = 0; op < LEDGER_OPS; op++)
+        if (t->op[op] > 0) s->category[classify_op(op, PART_DECODER)] += micros * t->op[op];
+    s->category[CAT_OPTIMIZER] += t->part[PART_OPTIM];
+}
+
 static void fill_passes(StepProfile *s, const StageTime *t, int micros)
 {
     double forward = t->last.work, backward = 0;
@@ -32,6 +44,16 @@ static void fill_passes(StepProfile *s, const StageTime *t, int micros)
     s->recompute = micros * t->replay, s->forward = forward, s->backward = backward - s->recompute;
     s->host = micros * t->launch;
     for (int p = 0; p < PART_N; p++) s->part[p] = (p == PART_OPTIM ? 1 : micros) * t->part[p];
+}
+
+/* Without times: the calls of a step and what they send, on the first stage. */
+static void fill_links(StepProfile *s, const DryRun *d)
+{
+    for (int g = 0; g < GR_N; g++) {
+        LedgerComm c = view_comm(d, 0, g);
+        s->group[g] = (GroupProfile){ (double)c.calls, NAN, NAN, NAN, NAN, NAN, (double)c.intra_node,
+                                      (double)c.inter_node };
+    }
 }
 
 /* Calls of a group last as long as their bytes take; what is not exposed is hidden. */
@@ -71,8 +93,11 @@ static void fill_rates(StepProfile *s, const DryRun *d)
 static void fill_memory(StepProfile *s, const DryRun *d)
 {
     int stage = 0;
-    s->memory_peak = (double)dryrun_peak(d, &stage), s->memory_capacity = d->hw.capacity;
-    s->memory_driver = s->memory_peak + d->hw.fixed;
+    s->memory_peak = (double)dryrun_peak(d, &stage);
+    if (d->timed) s->memory_capacity = d->hw.capacity, s->memory_driver = s->memory_peak + d->hw.fixed;
+    const EnginePlan *p = &d->stage[stage].plan;
+    s->copy_in  = (double)(d->micros * p->ledger.host.in + p->step_ledger.host.in);
+    s->copy_out = (double)(d->micros * p->ledger.host.out + p->step_ledger.host.out);
     s->memory_host = (double)d->stage[stage].plan.bytes[A_HOST];
     for (int i = 0; i < ARENA_N; i++) s->arena[i] = (double)d->stage[stage].plan.bytes[i];
 }
@@ -80,11 +105,17 @@ static void fill_memory(StepProfile *s, const DryRun *d)
 void step_profile_of_plan(StepProfile *s, const DryRun *d)
 {
     step_profile_clear(s);
+    fill_memory(s, d);
+    if (!d->timed) {
+        fill_links(s, d);
+        return;
+    }
     fill_step(s, &d->step);
     fill_passes(s, &d->stage[d->step.stage].time, d->micros);
+    fill_categories(s, &d->stage[d->step.stage].time, d->micros);
+    if (d->hw.launch > 0) s->launches = s->host / d->hw.launch;
     fill_groups(s, d);
     fill_rates(s, d);
-    fill_memory(s, d);
 }
 
 Status profile_predict(Profile *p, const Config *recipe, int ranks, int per_node, const Hardware *hw)
@@ -92,12 +123,45 @@ Status profile_predict(Profile *p, const Config *recipe, int ranks, int per_node
     DryRun d;
     TRY(dryrun_open(&d, recipe, ranks, per_node, hw));
     step_profile_of_plan(&p->predicted, &d);
-    p->has_predicted = true, p->predicted_error = d.step.error;
-    snprintf(p->hardware, sizeof p->hardware, "%s", hw->id);
+    p->has_predicted = true, p->predicted_error = hw ? d.step.error : NAN;
+    snprintf(p->hardware, sizeof p->hardware, "%s", hw ? hw->id : "");
     if (!p->has_measured) {
         p->ranks = ranks, p->per_node = per_node, p->stages = d.stages;
         snprintf(p->source, sizeof p->source, "plan");
     }
     dryrun_close(&d);
     return OK;
+}
+
+/* ---- hardware ---- */
+
+static bool find_measured(Hardware *hw, const char *backend)
+{
+    Path path;
+    return !hardware_file(path, sizeof path) && file_is(path) && !hardware_load(hw, path) &&
+           !strcmp(hw->backend, backend);
+}
+
+/* Letters of the row's name, up to its first '-', if the device's name contains them, but for case. */
+static size_t match(const char *device, const char *id)
+{
+    size_t n = strcspn(id, "-");
+    for (; *device; device++)
+        if (!strncasecmp(device, id, n)) return n;
+    return 0;
+}
+
+bool predict_hardware(Hardware *hw, const char *backend)
+{
+    char        device[256];
+    const char *best = NULL;
+    size_t      most = 0;
+    if (find_measured(hw, backend)) return true;
+    if (strcmp(backend, "cuda")) return false;
+    backend_describe(backend, device, sizeof device);
+    for (int i = 0; hardware_at(i); i++) {
+        size_t n = match(device, hardware_at(i));
+        if (n > most) most = n, best = hardware_at(i);
+    }
+    return best && !hardware_find(hw, best);
 }

@@ -5,9 +5,14 @@
 #include "plan/dryrun.h"
 #include "profile/profile.h"
 
-/* Fills predicted, has_predicted, hardware, predicted_error, and source where nothing is measured. */
+/* Fills predicted, has_predicted, hardware, predicted_error, and source where nothing is measured. hw NULL:
+ * memory and bytes alone, for the recipe's backend. */
 MUST Status profile_predict(Profile *p, const Config *recipe, int ranks, int per_node, const Hardware *hw);
-/* The step of the slowest stage; memory of the fullest. d->timed. */
+/* The step of the slowest stage; memory of the fullest. */
 void        step_profile_of_plan(StepProfile *s, const DryRun *d);
+
+/* A row for the device that `backend` opens: the measured one (`this`) where it is of this backend, else the
+ * row of hardware.def that the device's name contains; false: neither. */
+bool        predict_hardware(Hardware *hw, const char *backend);
 
 #endif

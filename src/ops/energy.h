@@ -1,6 +1,6 @@
-/* bench/energy.h -- joules and the average SM clock of some work, where the device tells them. */
-#ifndef BENCH_ENERGY_H
-#define BENCH_ENERGY_H
+/* ops/energy.h -- joules and the average SM clock of some work, where the device tells them. */
+#ifndef OPS_ENERGY_H
+#define OPS_ENERGY_H
 
 #include "ops/ops.h"
 

@@ -1,5 +1,5 @@
-/* bench/energy.c -- see energy.h. */
-#include "bench/energy.h"
+/* ops/energy.c -- see energy.h. */
+#include "ops/energy.h"
 
 #include "base/clock.h"
 
