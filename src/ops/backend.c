@@ -84,6 +84,12 @@ void backend_memory(const char *name, double *left, double *all)
     activity_slow_end();
 }
 
+void backend_load_trace(const char *name)
+{
+    const Device *m = find(name);
+    if (m && m->trace) m->trace->load();
+}
+
 double backend_memory_used(const char *name)
 {
     const Device *m = find(name);

@@ -73,6 +73,7 @@ typedef struct DeviceSpan {
 /* Recording of spans, for profiles. Nothing is recorded, and nothing costs time, before start and after
  * stop. */
 typedef struct DeviceTrace {
+    void   (*load)(void);                                     /* once, before the backend opens */
     const char *(*start)(Backend *be);                        /* how: "cupti", "events"; NULL: not possible */
     void   (*op)(Backend *be, bool begins);                   /* around the launches of an op */
     size_t (*stop)(Backend *be, DeviceSpan **out);            /* waits for the device; for free() */
@@ -162,6 +163,7 @@ MUST Status backend_check(const char *name);             /* it is built in and t
 /* Device.pin by name, for code that fills host memory without a backend; NULL: pinning is not needed. */
 void      (*backend_pin(const char *name))(void *p, size_t bytes, bool on);
 void        backend_memory(const char *name, double *left, double *all);
+void        backend_load_trace(const char *name);           /* a profile will start Device.trace */
 /* Bytes in use as the system measures them: on a CPU the largest resident set of this process so far (VmHWM),
  * on a GPU what the driver has given out, to other processes too. 0: not known. */
 double      backend_memory_used(const char *name);

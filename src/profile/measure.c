@@ -19,6 +19,7 @@ typedef struct Measurement {
     WindowStep *plain[2], *profiled;     /* windows before and after the profiled one */
     StepMark   *mark;
     Energy      energy;                  /* of the first plain window */
+    double      driver;                  /* bytes that the driver had given out after it */
     Recorder    recorder;
     DeviceSpan *device;
     size_t      device_n;
@@ -65,6 +66,7 @@ static Status run_plain(Measurement *m)
     Status st = window_run(&m->trainer, m->plain[0], m->n);
     m->energy = energy_stop(&meter);
     m->energy.joules /= m->n, m->energy.seconds /= m->n;
+    m->driver = backend_memory_used(m->trainer.engine.conf.backend);
     return st;
 }
 
@@ -116,7 +118,6 @@ static void fill_memory(StepProfile *s, const Engine *e)
         if (i != A_HOST || cpu) s->memory_peak += s->arena[i];
     }
     s->memory_host = s->arena[A_HOST];
-    s->memory_driver = backend_memory_used(e->conf.backend);
     backend_memory(e->conf.backend, &left, &s->memory_capacity);
 }
 
@@ -181,6 +182,7 @@ static Status fill_step(Measurement *m)
     TRY(spans_open(&m->spans, &m->recorder, m->device, m->device_n, m->mark, m->n));
     TRY(analyze(&m->step, &m->spans, &m->recorder));
     fill_memory(&m->step, &m->trainer.engine);
+    m->step.memory_driver = m->driver;
     fill_experts(&m->step, &m->trainer);
     fill_work(&m->step, m, plain_median(m));
     fill_energy(&m->step, &m->energy);
@@ -278,6 +280,7 @@ Status profile_measure(Profile *p, const MeasureConf *conf)
     *p = (Profile){ 0 };
     if (!m) return fail(E_FIT, "no host memory for a profile");
     m->conf = conf, m->n = conf->steps + 1;
+    backend_load_trace(backend_pick(conf->recipe->device.backend));
     Status st = trainer_open(&m->trainer, &run);
     if (!st) st = measure_all(p, m);
     close_all(m);

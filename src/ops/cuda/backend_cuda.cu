@@ -3,6 +3,7 @@
 #include "ops/cuda/comm_clock.cuh"
 #include "ops/cuda/nvml.cuh"
 #include "ops/cuda/progress.cuh"
+#include "ops/cuda/trace.cuh"
 
 #include "base/grow.h"
 
@@ -483,5 +484,5 @@ extern "C" const Device device_cuda = {
     cuda_unmap, cuda_upload, cuda_put,   cuda_fetch,   cuda_pin,   cuda_sync,  cuda_describe, nvml_state,
     cuda_memory, cuda_peak,  cuda_ahead, cuda_join,    cuda_prepare, cuda_clock, cuda_host_map,
     cuda_host_unmap, &cuda_copies, cuda_memory_used, &cuda_shared_memory, cuda_mark, &cuda_graphs, cuda_post,
-    cuda_wait_post, nvml_energy,
+    cuda_wait_post, nvml_energy, &cuda_trace,
 };
