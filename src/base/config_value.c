@@ -125,11 +125,12 @@ Status config_read_value(const ConfigRow *row, void *base, MemPool *keep, const 
     if (n->kind != Y_SCALAR)
         return fail(E_CONFIG, "%s: must be a single value, not a %s", name,
                     n->kind == Y_MAP ? "mapping" : "list");
+    const char *text = find_alias(name, n);
     switch (row->kind) {
-    case K_FLAG: return read_flag(value, name, n->text);
-    case K_INT:  return read_int(row, value, name, n->text);
-    case K_REAL: return read_real(row, value, name, n->text);
-    default:     return read_text(row, value, keep, name, find_alias(name, n));
+    case K_FLAG: return read_flag(value, name, text);
+    case K_INT:  return read_int(row, value, name, text);
+    case K_REAL: return read_real(row, value, name, text);
+    default:     return read_text(row, value, keep, name, text);
     }
 }
 

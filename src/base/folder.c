@@ -134,6 +134,20 @@ static int open_new(const char *path)
     return open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 }
 
+Status file_read(const char *path, size_t most, char **text, size_t *len)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f) return fail(E_IO, "%s: %s", path, strerror(errno));
+    *text = malloc(most + 2);
+    REQUIRE(*text, "out of host memory");
+    *len = fread(*text, 1, most + 1, f);
+    (*text)[*len] = 0;
+    Status st = ferror(f) ? fail(E_IO, "%s: %s", path, strerror(errno)) : OK;
+    fclose(f);
+    if (st) free(*text);
+    return st;
+}
+
 Status file_write(const char *path, const void *bytes, size_t n)
 {
     int fd = open_new(path);

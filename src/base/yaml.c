@@ -4,7 +4,7 @@
  * its node is complete, so an alias inside its own anchor finds nothing and cycles cannot arise. */
 #include "base/yaml.h"
 
-#include <errno.h>
+#include "base/folder.h"
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,14 +218,11 @@ Status yaml_parse(Yaml *y, const char *text, size_t len, const char *name)
 
 Status yaml_load(Yaml *y, const char *path)
 {
+    char  *text;
+    size_t len;
     *y = (Yaml){ 0 };
-    FILE *f = fopen(path, "rb");
-    if (!f) return fail(E_IO, "%s: %s", path, strerror(errno));
-    char *text = malloc(YAML_MAX_BYTES + 1);
-    REQUIRE(text, "out of host memory");
-    size_t len = fread(text, 1, YAML_MAX_BYTES + 1, f);
-    Status st = ferror(f) ? fail(E_IO, "%s: %s", path, strerror(errno)) : yaml_parse(y, text, len, path);
-    fclose(f);
+    TRY(file_read(path, YAML_MAX_BYTES, &text, &len));
+    Status st = yaml_parse(y, text, len, path);
     free(text);
     return st;
 }
