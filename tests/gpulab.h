@@ -202,6 +202,7 @@ static inline AdamW    on_gpu_adamw(AdamW x)
     return x;
 }
 static inline StepLimits on_gpu_limits(StepLimits x) { return x; }
+static inline WeightSlice on_gpu_slice(WeightSlice x) { return x; }
 static inline const Addends *on_gpu_list(const Addends *s)
 {
     gpu_.list = *s;
@@ -211,8 +212,8 @@ static inline const Addends *on_gpu_list(const Addends *s)
 #define ON_GPU(x)                                                                                  \
     _Generic((x), Tensor: on_gpu_tensor, Segments: on_gpu_segments, AdamW: on_gpu_adamw,               \
              LoraTerm: on_gpu_lora, Factor: on_gpu_factor, Dropout: on_gpu_dropout,                    \
-             StepLimits: on_gpu_limits, const Addends *: on_gpu_list, float: on_gpu_float,             \
-             double: on_gpu_float, default: on_gpu_long)(x)
+             StepLimits: on_gpu_limits, WeightSlice: on_gpu_slice, const Addends *: on_gpu_list,       \
+             float: on_gpu_float, double: on_gpu_float, default: on_gpu_long)(x)
 
 static inline void say(const char *fmt, ...)
 {
@@ -258,13 +259,17 @@ static inline Factor any_factor(float value)
     *at = value;
     return num_below(2) ? factor_at(at) : factor(value);
 }
+static inline int say_slice(WeightSlice s)
+{
+    return say(" at %lld of (%lld, %lld)", (long long)s.at, (long long)s.N, (long long)s.K), 0;
+}
 static inline int say_limits(StepLimits h) { return say(" spike %g", h.spike), 0; }
 static inline int say_float(float x)    { return say(" %g", (double)x), 0; }
 static inline int say_long(int64_t x)   { return say(" %lld", (long long)x), 0; }
 #define SAY(x)                                                                                     \
     _Generic((x), Tensor: say_tensor, Segments: say_segments, AdamW: say_adamw, LoraTerm: say_lora,    \
              Dropout: say_dropout, Factor: say_factor, const Addends *: say_list,                      \
-             StepLimits: say_limits, float: say_float, double: say_float,                              \
+             StepLimits: say_limits, WeightSlice: say_slice, float: say_float, double: say_float,      \
              default: say_long)(x)
 
 #define MAP1(f, a)       f(a)

@@ -279,11 +279,103 @@ static void base_is_loaded_in_slices(void)
     }
 }
 
+/* ---- files ---- */
+
+static const char wide_text[] =
+    "{\"model_type\": \"qwen3_moe\", \"dtype\": \"float32\", \"vocab_size\": 97, \"hidden_size\": 260,"
+    " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 36,"
+    " \"intermediate_size\": 140, \"moe_intermediate_size\": 132, \"num_experts\": 2,"
+    " \"num_experts_per_tok\": 2, \"mlp_only_layers\": [1], \"rope_theta\": 10000.0}";
+
+/* An element is its code times the scale of its block, computed here one by one. */
+static int check_file(const SafeTensors *st)
+{
+    int coded = 0;
+    for (int i = 0; i < st->count; i++) {
+        const StTensor *t = &st->tensor[i];
+        if (!t->scale) continue;
+        int64_t N = t->shape[0], K = t->shape[1], across = quant_groups(K), from = N * K / 3;
+        float  *got = malloc((size_t)(N * K) * sizeof *got);
+        st_read(got + from, t, from, N * K - from), st_read(got, t, 0, from);
+        for (int64_t k = 0; k < N * K; k++) {
+            float s;
+            memcpy(&s, (const float *)t->scale->data + k / K / 128 * across + k % K / 128, sizeof s);
+            float want = e4m3_to_f32(((const uint8_t *)t->data)[k]) * s;
+            if (got[k] != want) EXPECT(false, "%s[%lld] is %g, not %g", t->name, (long long)k, got[k], want);
+        }
+        free(got);
+        coded++;
+    }
+    return coded;
+}
+
+/* Rounding to e4m3 is off by 1/16 of an element at most, or by half the least code of its block. */
+static void check_near(const Engine *e, const Engine *was)
+{
+    for (int i = 0; i < e->model.params.n; i++) {
+        const Param *p = e->model.params.p[i];
+        const float *x = p->shard.w.data, *y = was->model.params.p[i]->shard.w.data;
+        bool   coded = precision_site(p) < SITES && p->linear != LINEAR_HEAD;
+        double most = 0, off = 0;
+        for (int64_t k = 0; k < param_count(p); k++) most = fmax(most, fabs((double)y[k]));
+        for (int64_t k = 0; k < param_count(p); k++)
+            off = fmax(off, fabs((double)x[k] - y[k]) - (coded ? fabs((double)y[k]) / 16 : 0));
+        EXPECT(off <= (coded ? most / 448 / 1000 : most / 200), "%s is off by %g", p->piece[0].name, off);
+        EXPECT(!coded || memcmp(x, y, (size_t)param_count(p) * sizeof *x), "%s is exact", p->piece[0].name);
+    }
+}
+
+static void exports_are_read_back(void)
+{
+    Engine      a, b;
+    SafeTensors st;
+    Stream      s;
+    ModelShape  shape = small_shape(wide_text);
+    EngineConf  conf = small_conf(mode_budget(&shape, 0));
+    small_stream(&s, &shape, conf.budget, 0, 3, 0);
+    small_engine(&a, &shape, &conf, &s), small_engine(&b, &shape, &conf, &s);
+    EXPECT_OK(weights_save(&a.model, &a.be, lab_path("fp8"), E4M3, 0));
+    EXPECT_OK(st_open(&st, lab_path("fp8")));
+    EXPECT_OK(st_check_scales(&st));
+    EXPECT(check_file(&st) == 2 * 4 + 3 + 2 * 3, "%d tensors in 8 bits", check_file(&st));
+    EXPECT(!st_find(&st, "lm_head.weight_scale_inv"), "the head is in 8 bits");
+    EXPECT_OK(weights_load(&b.model, &b.be, &st, NULL));
+    check_near(&b, &a);
+    st_close(&st);
+    engine_close(&a), engine_close(&b);
+    stream_close(&s);
+}
+
+static Status scales_of_shape(int64_t rows, int64_t cols, DType d, const char *name)
+{
+    static const float zeros[64];
+    SafeTensors st;
+    StTensor    t[2] = { { .name = "a.weight", .dtype = d, .rank = 2, .shape = { 10, 20 }, .data = zeros,
+                           .bytes = 200 },
+                         { .name = name, .dtype = F32, .rank = 2, .shape = { rows, cols }, .data = zeros,
+                           .bytes = (size_t)(rows * cols) * 4 } };
+    EXPECT_OK(st_save(lab_path("x.safetensors"), t, 2));
+    EXPECT_OK(st_open(&st, lab_path("x.safetensors")));
+    Status s = st_check_scales(&st);
+    st_close(&st);
+    return s;
+}
+
+static void wrong_scales_are_refused(void)
+{
+    EXPECT_OK(scales_of_shape(1, 1, E4M3, "a.weight_scale_inv"));
+    EXPECT_FAIL(scales_of_shape(1, 2, E4M3, "a.weight_scale_inv"), E_DATA, "a.weight has shape [10, 20]");
+    EXPECT_FAIL(scales_of_shape(1, 1, E4M3, "a.weight_scale"), E_DATA, "a.weight is FP8 without _scale_inv");
+    EXPECT_FAIL(scales_of_shape(1, 1, U8, "a.weight_scale_inv"), E_DATA, "no F8_E4M3 tensor");
+}
+
 int main(void)
 {
     RUN(slices_give_the_codes_of_the_whole);
     RUN(zero_gathers_codes);
     RUN(base_in_codes_changes_no_bit);
     RUN(base_is_loaded_in_slices);
+    RUN(exports_are_read_back);
+    RUN(wrong_scales_are_refused);
     return lab_report();
 }

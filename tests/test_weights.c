@@ -162,7 +162,7 @@ static void refusals(void)
     rewrite(text_dir, folder("bad"), wrong_norm, NULL);
     EXPECT_FAIL(load_from(folder("bad"), &text), E_DATA, "shape [12] in the file and [24] by config.json");
     rewrite(text_dir, folder("bad"), NULL, &scale);
-    EXPECT_FAIL(load_from(folder("bad"), &text), E_DATA, "the weights are FP8");
+    EXPECT_FAIL(load_from(folder("bad"), &text), E_DATA, "no F8_E4M3 tensor that it scales");
     rewrite(text_dir, folder("bad"), NULL, &fused);
     EXPECT_FAIL(load_from(folder("bad"), &text), E_DATA, "both fused and one by one");
     rewrite(vl_dir, folder("bad"), flat_experts, NULL);

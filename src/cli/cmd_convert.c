@@ -7,6 +7,7 @@
 #include "checkpoint/lora_source.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 typedef struct Convert {
@@ -27,9 +28,10 @@ static Status refuse_overwrite(const char *to, const char *name)
 static Status choose_dtype(Convert *c, const ModelShape *shape, const char *word)
 {
     c->dtype = shape->dtype;
-    if (word) TRY(dtype_parse(&c->dtype, word));
-    if (c->dtype == F32 || c->dtype == BF16 || c->dtype == F16) return OK;
-    return fail(E_CONFIG, "--dtype %s: f32, bf16 or f16", dtype_name(c->dtype));
+    if (word && !strcmp(word, "fp8_block")) c->dtype = E4M3;
+    else if (word) TRY(dtype_parse(&c->dtype, word));
+    if (c->dtype == F32 || c->dtype == BF16 || c->dtype == F16 || c->dtype == E4M3) return OK;
+    return fail(E_CONFIG, "--dtype %s: f32, bf16, f16 or fp8_block", dtype_name(c->dtype));
 }
 
 static Status convert_model(const Convert *c, Model *m, Backend *be)
@@ -174,8 +176,9 @@ typedef struct ConvertArgs {
 } ConvertArgs;
 
 static const Option options[] = {
-    OPTION_TEXT(ConvertArgs, dtype, "--dtype", "f32|bf16|f16",
-                "of the written tensors; as in FROM unless given"),
+    OPTION_TEXT(ConvertArgs, dtype, "--dtype", "f32|bf16|f16|fp8_block",
+                "of the written tensors; as in FROM unless given. fp8_block: linear weights of the decoder "
+                "in 8 bits with scales of 128 x 128 blocks, the others in bf16"),
     OPTION_INT(ConvertArgs, shard_mb, "--shard-mb", "N", 1, 1 << 30, "megabytes of a file; 5000"),
     OPTION_TEXT(ConvertArgs, config, "--config", "FOLDER",
                 "config.json and tokenizer files where FROM has none"),

@@ -67,11 +67,27 @@ static const char *element(const StTensor *t, int64_t i)
     return (const char *)t->data + (size_t)i * dtype_size(t->dtype);
 }
 
+/* Codes with scales of blocks are decoded, a piece at a time. */
+static void put_elements(Sink *out, const StTensor *t, int64_t from, int64_t n)
+{
+    enum { PIECE = 4096 };
+    float value[PIECE];
+    if (!t->scale) {
+        sink_put(out, element(t, from), t->dtype, n);
+        return;
+    }
+    for (int64_t i = 0, k; i < n; i += k) {
+        k = n - i < PIECE ? n - i : PIECE;
+        st_read(value, t, from + i, k);
+        sink_put(out, value, F32, k);
+    }
+}
+
 /* Writes the elements of range c from a tensor that starts at offset `base` of the whole parameter. */
 static void put_range(Sink *out, const StTensor *t, const StridedRange *c, int64_t base)
 {
     for (int64_t i = 0; i < c->count; i++)
-        sink_put(out, element(t, c->at + i * c->stride - base), t->dtype, c->len);
+        put_elements(out, t, c->at + i * c->stride - base, c->len);
 }
 
 static Status piece_tensor(const WeightLoader *l, const Piece *q, const StTensor **t)
@@ -154,7 +170,7 @@ static Status load_per_expert(WeightLoader *l, Sink *out, const Param *p, const 
             int64_t from = c->at + i * c->stride + done;
             if (from / block != at) TRY(expert_tensor(l, p, at = from / block, &t));
             n = block - from % block < c->len - done ? block - from % block : c->len - done;
-            sink_put(out, element(t, from % block), t->dtype, n);
+            put_elements(out, t, from % block, n);
         }
     return OK;
 }
@@ -192,7 +208,7 @@ static void put_transposed(Sink *out, const Param *p, const StTensor *t, const B
     int64_t n = b->rows * b->cols;
     for (int64_t j = 0; j < b->cols; j++) {
         int64_t row = b->expert * p->shape[2] + b->col + j;
-        dtype_convert(buf + j * b->rows, F32, element(t, row * p->shape[1] + b->row), t->dtype, b->rows);
+        st_read(buf + j * b->rows, t, row * p->shape[1] + b->row, b->rows);
     }
     weights_transpose(buf + n, buf, b->cols, b->rows);
     sink_put(out, buf + n, F32, n);
@@ -319,6 +335,7 @@ static bool ends_with(const char *s, const char *tail)
 
 static bool is_used(const Model *m, const char *name)
 {
+    if (st_is_scale(name)) return true;
     bool used = strstr(name, ".mlp.experts.") || (m->shape.text.tied && ends_with(name, "lm_head.weight"));
     for (int k = 0; !used && k < m->params.n; k++)
         for (int j = 0; !used && j < m->params.p[k]->pieces; j++)
@@ -343,22 +360,9 @@ static Status report_unused(const Model *m, const SafeTensors *st, const Log *lo
     return OK;
 }
 
-/* FP8 weights are meaningless without their scales, which are separate tensors. */
-static Status refuse_fp8(const SafeTensors *st)
-{
-    for (int i = 0; i < st->count; i++) {
-        const char *n = st->tensor[i].name;
-        size_t k = strlen(n);
-        if (k > 10 && !strcmp(n + k - 10, "_scale_inv"))
-            return fail(E_DATA,
-                        "%s: the weights are FP8 with block scales; convert them to bfloat16 first", n);
-    }
-    return OK;
-}
-
 Status weights_check(const Model *m, const SafeTensors *st, const Log *log)
 {
-    TRY(refuse_fp8(st));
+    TRY(st_check_scales(st));
     return report_unused(m, st, log);
 }
 

@@ -21,6 +21,7 @@ MUST Status weights_load(Model *m, Backend *be, const SafeTensors *st, const Log
 MUST Status weights_check(const Model *m, const SafeTensors *st, const Log *log);
 
 /* Writes model*.safetensors (shards of at most max_shard bytes) into folder dir. */
+/* dtype E4M3: linear weights of the decoder in 8 bits with scales of blocks, the others in bf16. */
 MUST Status weights_save(const Model *m, Backend *be, const char *dir, DType dtype, int64_t max_shard);
 
 /* The same with weights from other files instead of memory, one parameter at a time, so the model may be far

@@ -5,6 +5,8 @@
 #include "base/folder.h"
 #include "base/json.h"
 #include "model/weights_private.h"
+#include "nn/precision.h"
+#include "ops/quant.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -17,6 +19,7 @@ typedef struct WeightSaver {
     Backend     *be;
     StWriter     out;
     DType        dtype;
+    bool         fp8;                    /* linear weights of the decoder in 8 bits, the others in dtype */
     bool         writing;                /* second walk */
     Model       *source;                 /* with `from`: the same model; parameters are bound in turn */
     ParamSource  from;
@@ -24,6 +27,13 @@ typedef struct WeightSaver {
     float       *stage, *transposed;     /* (largest tensor that is written at once) */
     void        *packed;
 } WeightSaver;
+
+/* As in models on the hub: router, head, tower and mergers stay wide. */
+static bool in_codes(const WeightSaver *s, const Param *p)
+{
+    Site site = precision_site(p);
+    return s->fp8 && (site == SITE_EXPERTS || site == SITE_ATTENTION || site == SITE_MLP);
+}
 
 /* Converts values to the type of the file and writes them. */
 static Status write_values(WeightSaver *s, Tensor t, const float *values)
@@ -52,6 +62,29 @@ static Status save_tensor(WeightSaver *s, const char *name, int rank, const int6
     return write_values(s, t, s->stage);
 }
 
+static Status declare_codes(WeightSaver *s, const char *name, const int64_t shape[2])
+{
+    char    scale[256];
+    int64_t n[2] = { quant_groups(shape[0]), quant_groups(shape[1]) };
+    snprintf(scale, sizeof scale, "%s" ST_SCALE, name);
+    TRY(st_writer_declare(&s->out, name, E4M3, 2, shape));
+    return st_writer_declare(&s->out, scale, F32, 2, n);
+}
+
+/* A matrix in 8 bits with f32 scales of blocks (tensor/safetensors_scales.c). */
+static Status save_codes(WeightSaver *s, const char *name, const int64_t shape[2], Tensor t)
+{
+    static const Tensor none;
+    int64_t n[2] = { quant_groups(shape[0]), quant_groups(shape[1]) };
+    if (!s->writing) return declare_codes(s, name, shape);
+    REQUIRE(s->be->device->host_memory, "weights are written in 8 bits from host memory");
+    TRY(fetch_floats(s, t));
+    Tensor q = t_wrap(s->packed, E4M3, 2, shape), scale = t_wrap(s->transposed, F32, 2, n);
+    op_quantize_weight(s->be, q, scale, none, none, t_wrap(s->stage, F32, 2, shape), false);
+    TRY(st_writer_write(&s->out, q.data, (size_t)t_bytes(q)));
+    return st_writer_write(&s->out, scale.data, (size_t)t_bytes(scale));
+}
+
 /* Hub layout of fused experts: [E, in, out]. */
 static Status save_fused(WeightSaver *s, const Param *p, Tensor t)
 {
@@ -76,7 +109,7 @@ static Status save_per_expert(WeightSaver *s, const Param *p, Tensor t)
             snprintf(name, sizeof name, "%.*s.%lld.%s.weight", (int)(dot - p->piece[0].name),
                      p->piece[0].name, (long long)e, weights_expert_part[parts == 2 ? k : 2]);
             Tensor rows = s->writing ? t_rows(t_at(t, e), k * shape[0], shape[0]) : t;
-            TRY(save_tensor(s, name, 2, shape, rows));
+            TRY(in_codes(s, p) ? save_codes(s, name, shape, rows) : save_tensor(s, name, 2, shape, rows));
         }
     return OK;
 }
@@ -107,12 +140,15 @@ static Status walk(WeightSaver *s)
         bool   from_master = t_has(p->shard.master) && p->shard.master.dtype == F32 && s->dtype == F32;
         Tensor t = from_master ? p->shard.master : p->shard.w;
         if (p->form != FORM_ROWS) {
-            TRY(s->m->shape.fused_experts ? save_fused(s, p, t) : save_per_expert(s, p, t));
+            bool fused = s->m->shape.fused_experts && !in_codes(s, p);
+            TRY(fused ? save_fused(s, p, t) : save_per_expert(s, p, t));
             continue;
         }
         for (int k = 0; k < p->pieces; k++) {
             const Piece *q = &p->piece[k];
-            TRY(save_tensor(s, q->name, q->rank, q->shape, weights_piece_view(p, t, k)));
+            Tensor rows = weights_piece_view(p, t, k);
+            TRY(in_codes(s, p) ? save_codes(s, q->name, q->shape, rows)
+                               : save_tensor(s, q->name, q->rank, q->shape, rows));
         }
     }
     return OK;
@@ -136,6 +172,7 @@ static Status alloc_buffers(WeightSaver *s)
 
 static Status save_model(WeightSaver *s, const char *dir, int64_t max_shard)
 {
+    if ((s->fp8 = s->dtype == E4M3)) s->dtype = BF16;
     Status st = alloc_buffers(s);
     if (!st) st = st_writer_open(&s->out, dir, max_shard);
     if (!st) st = walk(s);
@@ -193,6 +230,35 @@ static void set_dtype(Json *o, const char *dtype)
         if (json_object_get(o, keys[i])) json_object_set_new(o, keys[i], json_string(dtype));
 }
 
+/* Matrices of the files in `dir` that are not in 8 bits, as modules. */
+static Status add_wide_modules(Json *list, const char *dir)
+{
+    SafeTensors st;
+    TRY(st_open(&st, dir));
+    for (int i = 0; i < st.count; i++) {
+        const StTensor *t = &st.tensor[i];
+        size_t n = strlen(t->name), tail = strlen(".weight");
+        if (t->dtype != E4M3 && t->rank == 2 && n > tail && !strcmp(t->name + n - tail, ".weight"))
+            json_array_append_new(list, json_stringn(t->name, n - tail));
+    }
+    st_close(&st);
+    return OK;
+}
+
+/* As transformers reads it; weights that are not in 8 bits have no such entry. */
+static Status set_quantization(Json *o, const char *dir, DType dtype)
+{
+    json_object_del(o, "quantization_config");
+    if (dtype != E4M3) return OK;
+    Json *list = json_array();
+    TRY(add_wide_modules(list, dir));
+    json_object_set_new(o, "quantization_config",
+                        json_pack("{s:s, s:s, s:s, s:[i,i], s:o}", "quant_method", "fp8", "fmt", "e4m3",
+                                  "activation_scheme", "dynamic", "weight_block_size", QUANT_GROUP,
+                                  QUANT_GROUP, "modules_to_not_convert", list));
+    return OK;
+}
+
 Status weights_write_config(const Json *hf, const char *dir, DType dtype)
 {
     char dst[4096];
@@ -202,9 +268,10 @@ Status weights_write_config(const Json *hf, const char *dir, DType dtype)
     set_dtype(o, name);
     set_dtype(json_object_get(o, "text_config"), name);
     set_dtype(json_object_get(o, "vision_config"), name);
-    int bad = mkdir(dir, 0777) && errno != EEXIST ? -1 : json_dump_file(o, dst, JSON_INDENT(2));
+    Status st = set_quantization(o, dir, dtype);
+    int bad = st || (mkdir(dir, 0777) && errno != EEXIST) ? -1 : json_dump_file(o, dst, JSON_INDENT(2));
     json_decref(o);
-    return bad ? fail(E_IO, "%s: cannot write: %s", dst, strerror(errno)) : OK;
+    return st ? st : bad ? fail(E_IO, "%s: cannot write: %s", dst, strerror(errno)) : OK;
 }
 
 Status weights_save_config(const char *from, const char *dir, DType dtype)

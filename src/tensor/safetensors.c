@@ -205,6 +205,7 @@ static Status names_sort(SafeTensors *s)
             return fail(E_DATA, "tensor %.200s is in two files, %s and %s; remove those of another download",
                         a->name, s->file[a->file].path, s->file[b->file].path);
     }
+    st_link_scales(s);
     return OK;
 }
 

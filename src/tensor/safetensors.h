@@ -33,6 +33,7 @@ typedef struct StTensor {
     const void *data;                 /* dense, row-major, maybe unaligned */
     size_t      bytes;
     int         file;                 /* index into SafeTensors.file */
+    const struct StTensor *scale;     /* of e4m3: the tensor with the scales of its blocks; NULL: none */
 } StTensor;
 
 typedef struct StMeta { char *key, *value; } StMeta;
@@ -66,6 +67,12 @@ const char     *st_shape_text(char out[ST_SHAPE_TEXT], int rank, const int64_t *
 const StTensor *st_find(const SafeTensors *s, const char *name);                  /* NULL when absent */
 MUST Status     st_get(const SafeTensors *s, const char *name, const StTensor **t);   /* or E_DATA */
 const char     *st_meta(const SafeTensors *s, const char *key);                   /* NULL when absent */
+/* Elements from .. as f32; codes times their scales, where the tensor has any. */
+void            st_read(float *out, const StTensor *t, int64_t from, int64_t n);
+#define ST_SCALE "_scale_inv"         /* the name of scales behind that of their tensor */
+MUST Status     st_check_scales(const SafeTensors *s);        /* each has the other, or E_DATA */
+bool            st_is_scale(const char *name);
+void            st_link_scales(SafeTensors *s);               /* sets StTensor.scale; st_open does it */
 void            st_prefetch(const SafeTensors *s, const StTensor *t);             /* begin reading ahead */
 
 typedef struct StWriter {

@@ -32,7 +32,8 @@ typedef struct TrainableSummary {
 } TrainableSummary;
 
 /* Of the whole model that a recipe makes. lora: NULL or of rank 0: none. */
-MUST Status trainable_open(TrainableSummary *t, const ModelShape *s, const bool *frozen, const LoraConf *lora);
+MUST Status trainable_open(TrainableSummary *t, const ModelShape *s, const bool *frozen,
+                           const LoraConf *lora);
 void        trainable_close(TrainableSummary *t);                                     /* twice is fine */
 
 /* Calls print for each line; warning: modules that are not adapted, ranks above what a module can use. */
