@@ -36,6 +36,16 @@ check "exposed communication by group" grep -q '"perf/exposed_comm/tp": 0\.[0-9]
 layout fsdp4 4 parallel.zero=3
 check "four have the gradients of one" same_norm "$tmp/one" "$tmp/fsdp4"
 layout pp2-cp2-ep2 4 parallel.pp=2 parallel.cp=2 parallel.ep=2 moe.dispatcher=deepep
+profiled() {                             # two ranks: the file, the trace and the page
+    local to=$tmp/prof-profile
+    ranks 2 "$treb" profile /dev/null "${recipe[@]}" train.global_tokens=256 parallel.ep=2 --steps 1 \
+        --warmup 0 checkpoint.output_dir="$tmp/prof" >"$tmp/out" 2>&1 && grep -q 'slowest' "$tmp/out" &&
+    [ ! -e "$tmp/prof" ] && [ ! -e "$to/run" ] && [ -s "$to/profile.html" ] &&
+    grep -q '"etp_ep": {' "$to/profile.json" &&
+    tail -n 1 "$to/trace.json" | grep -q '^\]}' &&
+    grep -q '"name":"rank 1"' "$to/trace.json"
+}
+check "two ranks are profiled" profiled
 layout chunks4 4 parallel.ep=4 parallel.zero=3 moe.rank_capacity=1 moe.overlap=true
 check "chunked expert layers are counted" grep -qE '"moe/sliced_layers": [1-9]' "$tmp/chunks4/metrics.jsonl"
 layout peer4 4 parallel.ep=4 moe.rank_capacity=1 moe.dispatcher=peer

@@ -1,9 +1,12 @@
-/* tests/test_profile.c -- arithmetic on intervals, the causes of gaps, and profile.json. */
+/* tests/test_profile.c -- arithmetic on intervals, the causes of gaps, the profile of a small run,
+ * and profile.json. */
 #include "base/folder.h"
-#include "lab.h"
+#include "runlab.h"
 #include "base/graph_scopes.h"
 #include "ops/ops.h"
 #include "profile/analyze.h"
+#include "profile/measure.h"
+#include "profile/predict.h"
 
 /* ---- intervals ---- */
 
@@ -13,7 +16,7 @@ static size_t draw(Interval *x, unsigned *seed, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         double a = rand_r(seed) % GRID, b = rand_r(seed) % GRID;
-        x[i] = (Interval){ a, b };                           /* half of them end before they begin */
+        x[i] = (Interval){ a, b }; /* half of them end before they begin */
     }
     return intervals_union(x, n);
 }
@@ -36,7 +39,7 @@ static bool is_set(const Interval *x, size_t n)
 static void unions_are_sets(void)
 {
     Interval x[] = { { 5, 7 }, { 0, 2 }, { 1, 3 }, { 3, 4 }, { 9, 9 }, { 8, 6 } };
-    size_t   n = intervals_union(x, 6);
+    size_t   n   = intervals_union(x, 6);
     EXPECT(n == 2 && x[0].from == 0 && x[0].to == 4 && x[1].from == 5 && x[1].to == 7, "%zu", n);
     EXPECT(intervals_length(x, n) == 6, "%g", intervals_length(x, n));
     EXPECT(intervals_union(x, 0) == 0 && intervals_length(x, 0) == 0, "empty");
@@ -55,15 +58,16 @@ static void sets_agree_with_cells(void)
         paint(ca, a, n), paint(cb, b, m);
         for (int op = 0; op < 5; op++) {
             memset(out, 0xff, sizeof out);
-            k[op] = op == 0 ? intervals_intersect(out, a, n, b, m)
-                  : op == 1 ? intervals_subtract(out, a, n, b, m)
-                  : op == 2 ? intervals_merge(out, a, n, b, m) : op == 3 ? intervals_clip(out, a, n, window)
-                  : intervals_gaps(out, a, n, window);
+            k[op] = op == 0   ? intervals_intersect(out, a, n, b, m)
+                    : op == 1 ? intervals_subtract(out, a, n, b, m)
+                    : op == 2 ? intervals_merge(out, a, n, b, m)
+                    : op == 3 ? intervals_clip(out, a, n, window)
+                              : intervals_gaps(out, a, n, window);
             EXPECT(is_set(out, k[op]), "round %d op %d", round, op);
             paint(co[op], out, k[op]);
         }
         for (int c = 0; c < GRID; c++) {
-            bool in = c >= (int)window.from && c < (int)window.to;
+            bool in      = c >= (int)window.from && c < (int)window.to;
             bool want[5] = { ca[c] && cb[c], ca[c] && !cb[c], ca[c] || cb[c], ca[c] && in, !ca[c] && in };
             for (int op = 0; op < 5; op++)
                 if (want[op] != co[op][c]) EXPECT(false, "round %d op %d cell %d", round, op, c);
@@ -73,8 +77,14 @@ static void sets_agree_with_cells(void)
 
 /* ---- analysis ---- */
 
-#define HOST(k, i, a, b, ...) { .kind = HOST_##k, .id = i, .from = a, .to = b, __VA_ARGS__ }
-#define KERNEL(a, b, l, s)    { .from = a, .to = b, .launched = l, .stream = s, .name = "kernel" }
+#define HOST(k, i, a, b, ...)                                                                                \
+    {                                                                                                        \
+        .kind = HOST_##k, .id = i, .from = a, .to = b, __VA_ARGS__                                           \
+    }
+#define KERNEL(a, b, l, s)                                                                                   \
+    {                                                                                                        \
+        .from = a, .to = b, .launched = l, .stream = s, .name = "kernel"                                     \
+    }
 
 static bool near(double a, double b) { return fabs(a - b) < 1e-9; }
 
@@ -147,6 +157,45 @@ static void hosts_are_devices(void)
     spans_close(&s);
 }
 
+/* ---- a run ---- */
+
+static double sum(const double *x, int n)
+{
+    double s = 0;
+    for (int i = 0; i < n; i++) s += isfinite(x[i]) ? x[i] : 0;
+    return s;
+}
+
+/* Parts, layers and categories are all of compute; memory and bytes are the plan's. */
+static void small_runs_are_explained(void)
+{
+    RunLab  l;
+    Config  recipe, c;
+    Profile p;
+    char    run[300];
+    runlab_open(&l, 40);
+    runlab_recipe(&recipe, &l, "run", "memory.recompute=[moe_act]");
+    snprintf(run, sizeof run, "%s/profiled", lab_tmp());
+    c = measure_recipe(&recipe, run, 2, 1);
+    EXPECT_OK(
+        profile_measure(&p, &(MeasureConf){ .recipe = &c, .steps = 2, .warmup = 1, .folder = lab_tmp() }));
+    EXPECT_OK(profile_predict(&p, &recipe, 1, 1, NULL));
+    const StepProfile *m = &p.measured, *q = &p.predicted;
+    double             all = m->compute + m->launch_starved + m->blocking + m->dependency;
+    EXPECT(m->step > 0 && fabs(all - m->step) < 1e-9 && m->residual < 0.01 * m->step, "%g of %g", all,
+           m->step);
+    EXPECT(fabs(sum(m->part, PART_N) - m->compute) < 1e-6 && m->part[PART_VISION] > 0 &&
+               m->part[PART_HEAD] > 0 && fabs(sum(m->layer, LAYER_N) - m->compute) < 1e-6 &&
+               m->layer[LAYER_MOE] > 0 && fabs(sum(m->category, CAT_COMM) - m->compute) < 1e-6,
+           "%g", m->compute);
+    EXPECT(m->recompute > 0 && m->forward > 0 && m->backward > 0 && m->optimizer > 0 && m->exposed == 0,
+           "passes");
+    EXPECT(m->memory_peak <= q->memory_peak && m->memory_peak > 0.8 * q->memory_peak, "%g %g", m->memory_peak,
+           q->memory_peak);
+    EXPECT(m->tokens > 0 && m->patches > 0 && m->expert_max >= 1 && p.plain > 0 && p.ranks == 1, "counts");
+    profile_close(&p), config_close(&recipe), runlab_close(&l);
+}
+
 /* ---- profile.json ---- */
 
 static void fill(StepProfile *s, double from)
@@ -154,7 +203,7 @@ static void fill(StepProfile *s, double from)
     double *x = (double *)s;
     for (size_t i = 0; i < sizeof *s / sizeof *x; i++) x[i] = from + (double)i / 3;
     s->bubble = NAN, s->category[CAT_MEMSET] = NAN;
-    s->group[GR_tp] = (GroupProfile){ 0 };                   /* no call: not written */
+    s->group[GR_tp] = (GroupProfile){ 0 }; /* no call: not written */
 }
 
 static bool same(const StepProfile *a, const StepProfile *b)
@@ -168,10 +217,19 @@ static bool same(const StepProfile *a, const StepProfile *b)
 static void profiles_are_read_back(void)
 {
     Path    path;
-    Profile p = { .recipe = "a.yaml", .source = "host", .recipe_yaml = "train:\n  max_steps: 3\n",
-                  .per_node = 2, .stages = 2, .warmup = 3, .steps = 8, .plain = 1.0, .profiled = 1.05,
-                  .has_measured = true,
-                  .has_predicted = true, .predicted_error = 0.25 }, q;
+    Profile p = { .recipe          = "a.yaml",
+                  .source          = "host",
+                  .recipe_yaml     = "train:\n  max_steps: 3\n",
+                  .per_node        = 2,
+                  .stages          = 2,
+                  .warmup          = 3,
+                  .steps           = 8,
+                  .plain           = 1.0,
+                  .profiled        = 1.05,
+                  .has_measured    = true,
+                  .has_predicted   = true,
+                  .predicted_error = 0.25 },
+            q;
     EXPECT_OK(profile_ranks(&p, 4));
     for (int r = 0; r < 4; r++) fill(&p.rank[r], r == 2 ? 40 : r + 3), p.stage[r] = r / 2;
     for (int r = 0; r < 4; r++) p.rank[r].exposed = 0;
@@ -188,15 +246,18 @@ static void profiles_are_read_back(void)
     EXPECT(!strcmp(q.recipe, "a.yaml") && !strcmp(q.recipe_yaml, p.recipe_yaml) && q.slowest == 2,
            "head differs");
     profile_close(&p), profile_close(&q);
-    folder_remove(lab_tmp());
 }
 
 static void hostile_files_are_refused(void)
 {
     static const char *const bad[] = {
-        "{}", "{\"format\": 99}", "{\"format\": 1}", "{\"format\": 1, \"measured\": {\"step\": \"long\"}}",
+        "{}",
+        "{\"format\": 99}",
+        "{\"format\": 1}",
+        "{\"format\": 1, \"measured\": {\"step\": \"long\"}}",
         "{\"format\": 1, \"measured\": {}, \"ranks\": 2, \"rank\": [{}]}",
-        "{\"format\": 1, \"measured\": {}, \"ranks\": -1}", "{\"format\": 1, \"measured\": {}, \"rank\": []}",
+        "{\"format\": 1, \"measured\": {}, \"ranks\": -1}",
+        "{\"format\": 1, \"measured\": {}, \"rank\": []}",
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         Json   *o = NULL;
@@ -215,5 +276,6 @@ int main(void)
     RUN(hosts_are_devices);
     RUN(profiles_are_read_back);
     RUN(hostile_files_are_refused);
+    RUN(small_runs_are_explained);                           /* removes the folder */
     return lab_report();
 }

@@ -39,7 +39,7 @@ static void op(Bench *b, int id, double flops, int64_t bytes) { b->m->op(b->m, &
 static void call(Bench *b, int group, int slot, int kind, int members, int here, int64_t to_near,
                  int64_t to_far)
 {
-    b->m->start(b->m, &(CostCall){ group, slot, kind, members, here, to_near, to_far });
+    b->m->start(b->m, &(CostCall){ group, slot, kind, members, here, to_near, to_far, 0 });
 }
 static void join(Bench *b, int group, int slot) { b->m->join(b->m, group, slot); }
 

@@ -5,6 +5,7 @@
 #include "profile/measure.h"
 #include "profile/predict.h"
 #include "profile/profile_print.h"
+#include "report/profile_page.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +88,7 @@ static Status print_result(const ProfileArgs *a, const Profile *p)
     Json *o = NULL;
     if (!a->json) {
         profile_print(stdout, p);
-        printf("\nwritten: %s/profile.json, trace.json (for ui.perfetto.dev)\n", a->folder);
+        printf("\nwritten: %s/profile.json, trace.json (for ui.perfetto.dev), profile.html\n", a->folder);
         return OK;
     }
     TRY(profile_json(&o, p));
@@ -106,6 +107,8 @@ static Status finish(const ProfileArgs *a, Profile *p)
     TRY(recipe_text(p, &a->recipe));
     TRY(path_join(path, a->folder, "profile.json"));
     TRY(profile_save(p, path));
+    TRY(path_join(path, a->folder, "profile.html"));
+    TRY(profile_page_write(p, path));
     return print_result(a, p);
 }
 
@@ -155,7 +158,7 @@ static const Usage usage = {
     .options = options,
     .notes = "Trains for a few steps as treb train would, on all ranks that a launcher started, and saves no "
              "checkpoint. Steps are measured without the profiler before and after the profiled ones. Writes "
-             "profile.json (treb diagnose reads it), trace.json.",
+             "profile.json (treb diagnose reads it), trace.json and profile.html.",
 };
 
 const Command command_profile = {

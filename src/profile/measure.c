@@ -5,6 +5,7 @@
 #include "base/version.h"
 #include "ops/energy.h"
 #include "profile/analyze.h"
+#include "profile/lanes.h"
 #include "profile/trace_file.h"
 #include "profile/window.h"
 
@@ -229,6 +230,21 @@ static Status gather_ranks(Profile *p, Measurement *m)
     return OK;
 }
 
+/* Large worlds have no drawing of every rank. */
+static Status gather_lanes(Profile *p, Measurement *m)
+{
+    enum { MOST_RANKS = 64 };
+    Comm  *world = m->trainer.engine.mesh.comm[GR_world];
+    if (world->size > MOST_RANKS) return OK;
+    Lanes *mine = mem_pool_alloc(&p->keep, sizeof *mine);
+    p->lanes = mem_pool_alloc(&p->keep, (size_t)world->size * sizeof *p->lanes);
+    Status st = mine && p->lanes ? lanes_fill(mine, &m->spans, &m->recorder)
+                                 : fail(E_FIT, "no host memory for the drawing of a profile");
+    TRY(trainer_agree_status(&m->trainer, st));
+    comm_host_gather(world, p->lanes, mine, sizeof *mine);
+    return OK;
+}
+
 static void fill_head(Profile *p, const Measurement *m)
 {
     const Trainer *t = &m->trainer;
@@ -259,6 +275,7 @@ static Status measure_all(Profile *p, Measurement *m)
     for (int g = 0; g < GR_N; g++) TRY(split_jitter(m, g));
     fill_head(p, m);
     TRY(gather_ranks(p, m));
+    TRY(gather_lanes(p, m));
     profile_summarize(p);
     return write_trace(m);
 }

@@ -69,7 +69,8 @@ typedef struct Profile {
     int         *stage;               /* (ranks) pipeline stage of each; NULL likewise */
     int          slowest;             /* rank */
     double       spread;              /* of busy time among ranks of a stage: (most - least) / most */
-    MemPool      keep;                /* owns rank, stage and recipe_yaml */
+    struct Lanes *lanes;              /* (ranks) for the page (lanes.h), in no file; NULL: none */
+    MemPool      keep;                /* owns rank, stage, lanes and recipe_yaml */
 } Profile;
 
 /* Rows of step_profile.def, for tables and files. */

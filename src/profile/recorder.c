@@ -4,6 +4,7 @@
 #include "base/activity.h"
 #include "base/grow.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,16 @@ static PassKind pass_of(const Ledger *l, const ActivityPlace *at)
     return !strcmp(at->pass, "backward") ? PASS_BACKWARD : PASS_FORWARD;
 }
 
+void host_place_text(char *out, size_t n, const HostPlace *p)
+{
+    static const char *const passes[PASS_N] = { "between passes", "forward", "backward", "update" };
+    static const char *const parts[PART_N + 1] = { "vision", "merger", "decoder", "head", "optimizer", "" };
+    int at = snprintf(out, n, "%s", passes[p->pass]);
+    if (p->micro) at += snprintf(out + at, n - (size_t)at, " of micro-batch %d", p->micro - 1);
+    at += snprintf(out + at, n - (size_t)at, ", %s%s", p->replay ? "recomputed " : "", parts[p->part]);
+    if (p->layer) snprintf(out + at, n - (size_t)at, " layer %d", p->layer - 1);
+}
+
 static HostPlace place_of(const Recorder *r)
 {
     const ActivityPlace *at = &activity_self()->place;
@@ -22,12 +33,24 @@ static HostPlace place_of(const Recorder *r)
                         .replay = l->replay, .layer = (int16_t)at->layer, .micro = (int16_t)at->micro_batch };
 }
 
+/* The NVTX range of the host follows the place. */
+static void enter_range(Recorder *r, HostPlace at)
+{
+    const DeviceTrace *t = r->be->device->trace;
+    char name[96];
+    if (!t || !t->range || !memcmp(&at, &r->range, sizeof at)) return;
+    r->range = at;
+    host_place_text(name, sizeof name, &at);
+    t->range(name);
+}
+
 static HostEvent *add(Recorder *r, HostKind kind, int id)
 {
     if (r->full || !GROW(r->event, r->cap, r->n + 1)) return r->full = true, NULL;
     HostEvent *e = &r->event[r->n++];
     *e = (HostEvent){ .kind = kind, .id = id, .place = place_of(r), .from = clock_now() };
     e->to = e->from;
+    enter_range(r, e->place);
     return e;
 }
 
@@ -104,6 +127,7 @@ static int by_start(const void *a, const void *b)
 
 void recorder_stop(Recorder *r)
 {
+    if (r->be && r->be->device->trace && r->be->device->trace->range) r->be->device->trace->range(NULL);
     if (r->be) r->be->ledger.meter = NULL;
     if (r->n) qsort(r->event, r->n, sizeof *r->event, by_start);
     r->open = 0, r->be = NULL;

@@ -48,6 +48,7 @@ typedef struct Recorder {
     HostEvent         *event;
     size_t             n, cap;
     size_t             open; /* 1 + the event that has not returned; 0: none */
+    HostPlace          range; /* of the NVTX range that is open */
     int                calls[LEDGER_GROUPS];
     bool               full; /* no memory for more */
 } Recorder;
@@ -58,5 +59,8 @@ void recorder_stop(Recorder *r);  /* sorts the events by their beginning */
 void recorder_close(Recorder *r); /* twice is fine */
 /* An event that the ledger does not see, such as a wait for data; before recorder_stop. */
 void recorder_add(Recorder *r, HostKind kind, int id, double from, double to);
+
+/* "backward of micro-batch 2, decoder layer 7" */
+void host_place_text(char *out, size_t n, const HostPlace *p);
 
 #endif

@@ -437,12 +437,34 @@ function drawPage(doc) {
     return box;
   }
 
+  /* Rows of coloured pieces on one scale: [row, colour, from, to]; the first eight colours are the page's. */
+  function drawLanes(b) {
+    const box = make('div', 'time'), tall = 16 * b.rows.length, names = make('div', 'legend', box);
+    const used = new Set(b.spans.map(s => s[1]));
+    b.colors.forEach((name, i) => {
+      if (!used.has(i)) return;
+      const item = make('span', 'k' + (i % 8 + 1) + (i > 7 ? ' back' : ''), names);
+      make('i', '', item);
+      item.append(' ' + name);
+    });
+    const drawing = stretched(1000, tall, box), ms = t => (1e3 * t).toFixed(3);
+    drawing.style.height = tall + 'px';
+    for (const [row, color, from, to] of b.spans) {
+      const bar = shape('rect', { class: 'k' + (color % 8 + 1) + (color > 7 ? ' back' : ''),
+                                  x: 1000 * from / b.end, y: 16 * row + 1, width: 1000 * (to - from) / b.end,
+                                  height: row % 4 == 3 ? 10 : 14 }, drawing);
+      shape('title', {}, bar).textContent = b.rows[row] + ': ' + b.colors[color] + ', ' + ms(from) + ' to ' +
+        ms(to) + ' ms';
+    }
+    return box;
+  }
+
   /* --- the page ---------------------------------------------------------------------------------------- */
 
   const kinds = { text: drawText, tiles: drawTiles, notes: drawNotes, panel: drawPanel, table: drawTable,
                   bars: drawBars, stack: drawStack, chart: drawChart, heat: drawHeat, scale: drawScale,
                   answers: drawAnswers, sample: drawSample, placement: drawPlacement,
-                  timeline: drawTimeline };
+                  timeline: drawTimeline, lanes: drawLanes };
 
   function drawAll(into, blocks) {
     for (const b of blocks) into.append(kinds[b.kind](b));
