@@ -82,16 +82,17 @@ static void fuzz_seeds(Fuzz *f)
 {
     static const char zeros[4096];
     StTensor all[DTYPE_N], few[] = {
-        { "model.embed.weight",        BF16, 2, { 16, 8 },         zeros, 256, 0 },
-        { "model.layers.0.mlp.weight", BF16, 3, { 2, 3, 4 },       zeros, 48,  0 },
-        { "model.layers.0.bias",       F32,  1, { 5 },             zeros, 20,  0 },
-        { "model.patch",               F16,  5, { 2, 3, 2, 2, 2 }, zeros, 96,  0 },
-        { "step",                      I64,  0, { 0 },             zeros, 8,   0 },
-        { "nothing",                   F32,  2, { 0, 7 },          zeros, 0,   0 },
+        { "model.embed.weight",        BF16, 2, { 16, 8 },         zeros, 256, 0, NULL },
+        { "model.layers.0.mlp.weight", BF16, 3, { 2, 3, 4 },       zeros, 48,  0, NULL },
+        { "model.layers.0.bias",       F32,  1, { 5 },             zeros, 20,  0, NULL },
+        { "model.patch",               F16,  5, { 2, 3, 2, 2, 2 }, zeros, 96,  0, NULL },
+        { "step",                      I64,  0, { 0 },             zeros, 8,   0, NULL },
+        { "nothing",                   F32,  2, { 0, 7 },          zeros, 0,   0, NULL },
     };
     enum { FEW = sizeof few / sizeof *few };
     for (int i = 0; i < DTYPE_N; i++)
-        all[i] = (StTensor){ dtype_name((DType)i), (DType)i, 1, { 3 }, zeros, 3 * dtype_size((DType)i), 0 };
+        all[i] = (StTensor){ dtype_name((DType)i), (DType)i, 1, { 3 }, zeros, 3 * dtype_size((DType)i), 0,
+                             NULL };
     for (int n = 0; n <= FEW; n++) seed_from(f, few, n);
     seed_from(f, all, DTYPE_N);
 }

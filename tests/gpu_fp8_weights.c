@@ -27,8 +27,9 @@ static void amax(Stack x, int64_t at, int64_t n, DType d)
 {
     fresh();
     Tensor w = slice(d, n), out = block_scales(x, true);
+    WeightSlice of = { at, x.N, x.K };
     exact(out);
-    CALL(weight_amax, out, w, (WeightSlice){ at, x.N, x.K });
+    CALL(weight_amax, out, w, of);
 }
 
 static void codes(Stack x, int64_t at, int64_t n, DType d)
@@ -39,8 +40,9 @@ static void codes(Stack x, int64_t at, int64_t n, DType d)
     float *s = scale.data;
     for (int64_t i = 0; i < t_count(scale); i++) s[i] = ldexpf(1.0f, (int)num_below(80) - 40);
     if (num_below(4) == 0) s[0] = NAN;
+    WeightSlice of = { at, x.N, x.K };
     exact(q);
-    CALL(quantize_slice, q, w, scale, (WeightSlice){ at, x.N, x.K });
+    CALL(quantize_slice, q, w, scale, of);
 }
 
 static void scales(int64_t n)
@@ -51,8 +53,9 @@ static void scales(int64_t n)
     for (int64_t i = 0; i < n; i++)
         x[i] = num_below(9) ? fabsf(x[i]) * ldexpf(1, (int)num_below(200) - 100) : 0;
     if (n) x[0] = INFINITY;
+    bool pow2 = num_below(2);
     exact(s);
-    CALL(amax_scales, s, a, num_below(2) > 0);
+    CALL(amax_scales, s, a, pow2);
 }
 
 static void slices(void)
@@ -91,6 +94,7 @@ static void transposes(void)
 
 int main(void)
 {
+    gpulab_open();
     GPU_RUN(slices);
     GPU_RUN(transposes);
     return gpulab_report();
