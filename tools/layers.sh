@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 order="base tensor data ops comm nn model parallel checkpoint engine infer train plan profile launch report"
-order="$order cli"
+order="$order diagnose cli"
 declare -A hidden=([data]="" [ops]="data" [comm]="data" [nn]="data" [model]="data" [parallel]="data")
 bad=0
 for file in $(find src -type f); do

@@ -19,10 +19,12 @@ static double exposed_sum(const DryStep *s)
     return sum;
 }
 
-static void fill_step(StepProfile *s, const DryStep *d)
+/* On a CPU the host computes: what a call costs it is no wait. */
+static void fill_step(StepProfile *s, const DryStep *d, bool cpu)
 {
-    s->step = d->step, s->compute = d->compute + d->optimizer, s->optimizer = d->optimizer;
-    s->launch_starved = s->idle = d->launch, s->busy = d->step - d->launch;
+    double launch = cpu ? 0 : d->launch;
+    s->step = d->step, s->compute = d->compute + d->optimizer + d->launch - launch;
+    s->optimizer = d->optimizer, s->launch_starved = s->idle = launch, s->busy = d->step - launch;
     s->copies = d->copies, s->bubble = d->bubble, s->exposed = exposed_sum(d) + d->bubble;
     s->blocking = s->exposed + d->copies, s->dependency = 0, s->data_wait = 0;
     s->residual = d->step - s->compute - s->launch_starved - s->blocking;
@@ -110,7 +112,7 @@ void step_profile_of_plan(StepProfile *s, const DryRun *d)
         fill_links(s, d);
         return;
     }
-    fill_step(s, &d->step);
+    fill_step(s, &d->step, !strcmp(d->hw.backend, "cpu"));
     fill_passes(s, &d->stage[d->step.stage].time, d->micros);
     fill_categories(s, &d->stage[d->step.stage].time, d->micros);
     if (d->hw.launch > 0) s->launches = s->host / d->hw.launch;

@@ -207,7 +207,7 @@ Status progress_put(Progress *p, int64_t step, const Scalar *s, int n)
     return tensorboard_flush(p->board);
 }
 
-enum { MAX_SCALARS = 33 };
+enum { MAX_SCALARS = 38 };
 
 static int train_scalars(const Progress *p, Scalar *out)
 {
@@ -229,6 +229,9 @@ static int perf_scalars(const Progress *p, Scalar *out)
 {
     static const char *const mfu_names[PART_N] = { "perf/mfu_vision", "perf/mfu_merger", "perf/mfu_decoder",
                                                    "perf/mfu_head", NULL };
+    static const char *const time_names[PART_N] = { "perf/time_vision", "perf/time_merger",
+                                                    "perf/time_decoder", "perf/time_head",
+                                                    "perf/time_optimizer" };
     const StepReport *s = &p->sum;
     double gib = (double)(1 << 30);
     int k = 0;
@@ -240,6 +243,9 @@ static int perf_scalars(const Progress *p, Scalar *out)
     out[k++] = (Scalar){ "perf/hfu", ratio(ratio(s->executed_flops, s->seconds), p->peak.flops * p->ranks) };
     for (int i = 0; i < PART_N; i++)
         if (mfu_names[i] && part_timed(p, i)) out[k++] = (Scalar){ mfu_names[i], part_mfu(p, i) };
+    for (int i = 0; i < PART_N; i++)
+        if (part_timed(p, i))
+            out[k++] = (Scalar){ time_names[i], s->part_seconds[i] / (double)(p->n * p->ranks) };
     out[k++] = (Scalar){ "perf/step_time", s->seconds / (double)p->n };
     out[k++] = (Scalar){ "perf/data_wait", ratio(s->data_wait, s->seconds) };
     if (s->launches) {

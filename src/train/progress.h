@@ -23,6 +23,8 @@
  *   moe chunked  expert layers of a step that a rank ran in chunks, mean over ranks: this costs time
  *                (moe.rank_capacity)
  *
+ * perf/time_vision and the like are seconds of a step in each part, mean over ranks, waits included.
+ *
  * In metrics.jsonl and TensorBoard shares are fractions of 1. mem/peak_gib is mem/measured_gib under its
  * old name. */
 #ifndef TRAIN_PROGRESS_H

@@ -1,0 +1,79 @@
+/* diagnose/diagnose.c -- see diagnose.h. */
+#include "diagnose/diagnose.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { FITS = 6 };                       /* plans until the hardware explains a measured step */
+
+Status plan_step(StepProfile *s, const Evidence *e, const Config *recipe)
+{
+    DryRun d;
+    TRY(dryrun_open(&d, recipe, e->ranks, e->per_node, &e->hw));
+    step_profile_of_plan(s, &d);
+    dryrun_close(&d);
+    return OK;
+}
+
+/* The plan of the recipe on its hardware, which also gives the shape and the micro-batches. */
+static Status plan_base(Diagnosis *d, const DiagnoseAsk *ask)
+{
+    DryRun dry;
+    TRY(dryrun_open(&dry, ask->recipe, ask->ranks, ask->per_node, &ask->hw));
+    step_profile_of_plan(&d->plan, &dry);
+    d->e.shape = dry.shape, d->e.micros = dry.micros, d->e.bytes = (double)dryrun_peak(&dry, NULL);
+    dryrun_close(&dry);
+    return OK;
+}
+
+/* Times that were not measured are taken from the plan. */
+static void fill_gaps(StepProfile *s, const StepProfile *plan)
+{
+    double share = plan->compute > 0 ? known(s->compute) / plan->compute : 0;
+    if (isnan(s->recompute)) s->recompute = share * plan->recompute;
+    for (int p = 0; p < PART_N; p++)
+        if (isnan(s->part[p])) s->part[p] = share * plan->part[p];
+    if (isnan(s->expert_rows)) s->expert_rows = plan->expert_rows;
+}
+
+static Status take_measured(Diagnosis *d, const DiagnoseAsk *ask)
+{
+    Evidence *e = &d->e;
+    e->at = *ask->measured, e->measured = true;
+    for (int i = 0; i < FITS; i++) {
+        fit_hardware(&e->hw, &e->at, &d->plan);
+        TRY(plan_step(&d->plan, e, ask->recipe));
+    }
+    fill_gaps(&e->at, &d->plan);
+    return OK;
+}
+
+static Status diagnose(Diagnosis *d, const DiagnoseAsk *ask)
+{
+    Evidence *e = &d->e;
+    *e = (Evidence){ .recipe = ask->recipe, .hw = ask->hw, .ranks = ask->ranks, .per_node = ask->per_node,
+                     .limit = ask->limit > 0 ? ask->limit : fit_limit(&ask->hw), .spread = ask->spread,
+                     .facts = ask->facts };
+    TRY(plan_base(d, ask));
+    if (ask->measured) TRY(take_measured(d, ask));
+    else e->at = d->plan;
+    e->larger = fixes_larger(e, &d->plan);
+    fixes_recomputing(e, &d->plan);
+    d->first = walls_find(d->wall, e);
+    double left = e->at.step - d->wall[d->first].recoverable;
+    d->ceiling = d->first && left > 0 ? e->at.step / left - 1 : 0;
+    TRY(fixes_find(d));
+    traps_find(d);
+    return OK;
+}
+
+Status diagnose_open(Diagnosis **out, const DiagnoseAsk *ask)
+{
+    Diagnosis *d = *out = calloc(1, sizeof *d);
+    if (!d) return fail(E_FIT, "no host memory for a diagnosis");
+    Status st = diagnose(d, ask);
+    if (st) diagnose_close(d), *out = NULL;
+    return st;
+}
+
+void diagnose_close(Diagnosis *d) { free(d); }
