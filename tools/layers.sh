@@ -3,7 +3,7 @@
 # `order`, except that ops to parallel do not include data/. ops/cpu and ops/cuda belong to ops.
 set -eu
 cd "$(dirname "$0")/.."
-order="base tensor data ops comm nn model parallel checkpoint engine infer train plan profile launch report"
+order="base jinja tensor data ops comm nn model parallel checkpoint engine infer train plan profile launch report"
 order="$order diagnose cli"
 declare -A hidden=([data]="" [ops]="data" [comm]="data" [nn]="data" [model]="data" [parallel]="data")
 bad=0

@@ -91,6 +91,48 @@ ssize_t file_read_fd(int fd, void *buf, size_t n)
     return got;
 }
 
+/* O_NONBLOCK: opening a pipe must not wait for its writer. */
+Status file_open_regular(int *fd, size_t *len, const char *path)
+{
+    struct stat info;
+    Status      st = OK;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0 || fstat(*fd, &info) < 0)     st = fail(E_IO, "%s: %s", path, strerror(errno));
+    else if (S_ISDIR(info.st_mode))           st = fail(E_IO, "%s: a folder; a file is expected", path);
+    else if (!S_ISREG(info.st_mode))          st = fail(E_IO, "%s: not a regular file", path);
+    else                                      *len = (size_t)info.st_size;
+    if (st && *fd >= 0) close(*fd);
+    return st;
+}
+
+/* A file that is truncated meanwhile gives what is left of it. */
+static Status read_all(int fd, char *bytes, size_t *len, const char *path)
+{
+    size_t got = 0;
+    while (got < *len) {
+        ssize_t n = file_read_fd(fd, bytes + got, *len - got < FILE_CHUNK ? *len - got : FILE_CHUNK);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
+        if (n == 0) break;
+        got += (size_t)n;
+    }
+    return *len = got, OK;
+}
+
+Status file_load(char **bytes, size_t *len, const char *path, size_t most)
+{
+    int fd;
+    *bytes = NULL;
+    TRY(file_open_regular(&fd, len, path));
+    Status st = *len > most ? fail(E_DATA, "%s: %zu bytes; the limit is %zu", path, *len, most) : OK;
+    if (!st && !(*bytes = malloc(*len + 1))) st = fail(E_FIT, "%s: no memory for %zu bytes", path, *len);
+    if (!st) st = read_all(fd, *bytes, len, path);
+    close(fd);
+    if (!st) return (*bytes)[*len] = 0, OK;
+    free(*bytes);
+    return *bytes = NULL, st;
+}
+
 int file_sync_fd(int fd)
 {
     activity_slow_begin();

@@ -26,6 +26,10 @@ void        folder_sync(const char *path);
 /* The cache of what is measured once per machine: $TREB_CACHE_DIR, else ~/.cache/treb. It need not exist. */
 MUST Status folder_cache(Path out);
 
+/* Opens a regular file for reading; a pipe, a device or a folder is refused without waiting for it. */
+MUST Status file_open_regular(int *fd, size_t *len, const char *path);
+/* The bytes of a regular file of at most `most`, and a NUL after them; the caller frees them. */
+MUST Status file_load(char **bytes, size_t *len, const char *path, size_t most);
 MUST Status file_write(const char *path, const void *bytes, size_t n);      /* new or replaced, synced */
 /* Writes folder/.name.tmp and renames it to folder/name: a reader sees the old file or the new one, whole. */
 MUST Status file_write_atomic(const char *folder, const char *name, const void *bytes, size_t n);

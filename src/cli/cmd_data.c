@@ -1,7 +1,7 @@
 /* cli/cmd_data.c -- `treb data`: the sub-verbs about datasets, one file each. */
 #include "cli/commands.h"
 
-extern const Usage usage_data_check, usage_data_inspect, usage_data_pack;
+extern const Usage usage_data_check, usage_data_inspect, usage_data_pack, usage_data_render;
 
 static const Usage usage_synth = {
     .args    = "--out DIR [option ...]",
@@ -12,7 +12,8 @@ static const Usage usage_synth = {
 
 const Command command_data = {
     .name     = "data",
-    .help     = "check, inspect, pack and draw datasets",
-    .usage    = USAGE(&usage_data_check, &usage_data_inspect, &usage_data_pack, &usage_synth),
+    .help     = "check, inspect, render, pack and draw datasets",
+    .usage    = USAGE(&usage_data_check, &usage_data_inspect, &usage_data_render, &usage_data_pack,
+                      &usage_synth),
     .sections = "data,image,video",
 };
