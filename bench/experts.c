@@ -78,6 +78,70 @@ static void whole(Case *c, bool trained)
 void run_moe(void *p)    { whole(p, true); }
 void run_frozen(void *p) { whole(p, false); }
 
+/* The same as nn/moe_experts.c computes it in e4m3: rows of tokens and their gradients are quantised as they
+ * are expanded, h and dgu by the kernels that write them. */
+enum { XQ = DGATE + 1, XQS, HQ, HQS, DGQ, DGQS, GUQ, GUQS, GUT, GUTS, DQ, DQS, DT, DTS, LAST_FP8 };
+static_assert((int)LAST_FP8 <= (int)CASE_TENSORS, "enough tensors for all");
+
+static void quantized_rows(Case *c, int at, int64_t K)
+{
+    int64_t R = c->s->T * c->s->K;
+    c->t[at] = t2(c->s->a, "bench", E4M3, R, K), c->t[at + 1] = t2(c->s->a, "bench", F32, (K + 127) / 128, R);
+}
+static void quantized_weight(Case *c, int at, Tensor w)
+{
+    int64_t E = w.n[0], N = w.n[1], K = w.n[2], n = (N + 127) / 128, k = (K + 127) / 128;
+    Arena  *a = c->s->a;
+    c->t[at]     = t3(a, "bench", E4M3, E, N, K), c->t[at + 1] = t3(a, "bench", F32, E, n, k);
+    c->t[at + 2] = t3(a, "bench", E4M3, E, K, N), c->t[at + 3] = t3(a, "bench", F32, E, k, n);
+    op_quantize_weight(c->s->be, c->t[at], c->t[at + 1], c->t[at + 2], c->t[at + 3], w, true);
+}
+void make_moe_fp8(Case *c)
+{
+    make_moe(c);
+    quantized_rows(c, XQ, c->s->D), quantized_rows(c, HQ, c->s->F), quantized_rows(c, DGQ, 2 * c->s->F);
+    quantized_weight(c, GUQ, c->t[W_GU]), quantized_weight(c, DQ, c->t[W_D]);
+}
+void run_expand_fp8(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    op_expand_rows_fp8(c->s->be, t[XS], t[XQ], t[XQS], t[X], t[10], true);
+}
+void run_moe_up_fp8(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    op_grouped_swiglu_fp8(c->s->be, t[GU], t[ACT], t[HQ], t[HQS], t[XQ], t[XQS], t[GUQ], t[GUQS], t[5],
+                          t[GATE], true);
+}
+void run_moe_fwd_fp8(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    Backend *be = c->s->be;
+    run_expand_fp8(p);
+    run_moe_up_fp8(p);
+    op_grouped_gemm_fp8(be, t[OUT], t[HQ], t[HQS], t[DQ], t[DQS], t[5]);
+    op_combine(be, t[0], t[OUT], t[10], (Tensor){ 0 });
+}
+void run_moe_down_bwd_fp8(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    Tensor dh = t_cols(t[DGU], 0, c->s->F);
+    op_grouped_gemm_fp8(c->s->be, dh, t[XQ], t[XQS], t[DT], t[DTS], t[5]);
+    op_swiglu_bwd_fp8(c->s->be, t[DGU], t[DGQ], t[DGQS], t[DGATE], dh, t[GU], t[GATE], t[5], true);
+}
+void run_moe_fp8(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    Backend *be = c->s->be;
+    run_moe_fwd_fp8(p);
+    op_expand_rows_fp8(be, t[OUT], t[XQ], t[XQS], t[X], t[10], true);
+    run_moe_down_bwd_fp8(p);
+    op_grouped_gemm(be, t[G_D], t[OUT], t[ACT], t[5], none, GEMM_TN);
+    op_grouped_gemm(be, t[G_GU], t[DGU], t[XS], t[5], none, GEMM_TN);
+    op_grouped_gemm_fp8(be, t[OUT], t[DGQ], t[DGQS], t[GUT], t[GUTS], t[5]);
+    op_combine(be, t[0], t[OUT], t[10], (Tensor){ 0 });
+}
+
 void run_moe_up(void *p)
 {
     Case *c = p; Tensor *t = c->t;

@@ -15,6 +15,9 @@ BenchFn run_experts_nt, run_experts_nn, run_experts_tn;
 void    make_moe(Case *c);                           /* a layer */
 BenchFn run_moe_fwd, run_moe, run_frozen, run_moe_up, run_moe_down_bwd;
 
+void    make_moe_fp8(Case *c);                       /* the same in e4m3, weights quantised before */
+BenchFn run_moe_fwd_fp8, run_moe_fp8, run_moe_up_fp8, run_moe_down_bwd_fp8, run_expand_fp8;
+
 void    make_adapted(Case *c);                       /* with adapters */
 BenchFn run_adapted_fwd, run_adapted, run_adapted_up, run_adapted_down_bwd;
 BenchFn run_expert_low, run_expert_back, run_expert_da, run_expert_db;

@@ -70,3 +70,24 @@ void run_fp8_quantize_y(void *p)
     run_quantize_rows(p);
     run_fp8_y(p);
 }
+
+void make_fp8_dense(Case *c)
+{
+    const Setup *s = c->s;
+    c->t[XIN] = randn(s, s->d, c->m, c->k);
+    c->t[XQ] = quantized_rows(s, c->t[XIN], &c->t[XS]);
+    c->t[W] = randn(s, s->d, c->n, c->k), c->t[Y] = blank(s, s->d, c->m, c->n);
+    c->t[WQ] = t2(s->a, "bench", E4M3, c->n, c->k);
+    c->t[WS] = t2(s->a, "bench", F32, groups(c->n), groups(c->k));
+    op_quantize_weight(s->be, c->t[WQ], c->t[WS], none, none, c->t[W], true);
+}
+void run_fp8_dense(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    op_gemm_fp8(c->s->be, t[Y], t[XQ], t[XS], t[WQ], t[WS], none, none);
+}
+void run_fp8_residual(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    op_gemm_fp8(c->s->be, t[Y], t[XQ], t[XS], t[WQ], t[WS], none, t[Y]);
+}

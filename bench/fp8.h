@@ -8,6 +8,9 @@ void    make_fp8_experts(Case *c);                   /* k to n, transposed for d
 BenchFn run_fp8_y, run_fp8_dx;
 BenchFn run_fp8_quantize_y;                          /* with the quantisation of x */
 
+void    make_fp8_dense(Case *c);                     /* m rows of k by a weight of n rows */
+BenchFn run_fp8_dense, run_fp8_residual;
+
 void    make_quantize(Case *c);                      /* m rows of k; a stack of weights of n by k */
 BenchFn run_quantize_rows, run_quantize_weight;
 

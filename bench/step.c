@@ -130,6 +130,7 @@ static Status open_bench(StepBench *b)
                          .deterministic = b->repeat, .graphs = step_all_graphs(b),
                          .store = b->store };
     memcpy(conf.policy, b->policy, sizeof conf.policy);
+    conf.precision = b->precision, conf.fp8_weight_cache = true;
     conf.full = b->full, conf.lora = b->lora, conf.ranks.micro = (int)b->micro;
     ss.bytes = true;
     TRY(stream_open(&b->stream, &ss, &bud));
@@ -371,6 +372,19 @@ static Status read_lora(StepBench *b)
     return OK;
 }
 
+/* "default": those that train.fp8_products has where a recipe lists none. */
+static Status read_fp8(StepBench *b)
+{
+    char        text[256], *rest = NULL;
+    const char *word[16];
+    int         n = 0;
+    if (!b->fp8) return OK;
+    snprintf(text, sizeof text, "%s",
+             strcmp(b->fp8, "default") ? b->fp8 : "experts,attention,mlp,tower,mergers");
+    for (char *w = strtok_r(text, ",", &rest); w && n < 16; w = strtok_r(NULL, ",", &rest)) word[n++] = w;
+    return precision_fp8(&b->precision, word, n);
+}
+
 static const Option options[] = {
     OPTION_TEXT(StepBench, model, "--model", "DIR|PRESET", "a small built-in model unless given"),
     OPTION_INT(StepBench, layers, "--layers", "N", 0, 4096, "of a preset, fewer layers than it has"),
@@ -391,6 +405,8 @@ static const Option options[] = {
     OPTION_FLAG(StepBench, store.split, "--split", "masters as weight and remainder"),
     OPTION_REAL(StepBench, store.offload_fraction, "--optimizer-offload", "SHARE", 0, 1,
                 "share of the optimizer state on the host; 0"),
+    OPTION_TEXT(StepBench, fp8, "--fp8", "WORDS",
+                "products in fp8_block, as train.fp8_products, by commas; default: those of its default"),
     OPTION_FLAG(StepBench, repeat, "--deterministic", "gradients that repeat to the bit"),
     OPTION_TEXT(StepBench, cuda_graph, "--cuda-graph", "WORDS",
                 "as train.cuda_graph, by commas; several by /, compared; none"),
@@ -415,6 +431,7 @@ static Status read_args(StepBench *b, int argc, char **argv)
     policy_default(b->policy);
     TRY(recompute_words(b->policy, &b->full, b->recompute));
     TRY(offload_words(b->policy, b->offload));
+    TRY(read_fp8(b));
     TRY(bench_dtype(&b->dtype, b->dtype_name));
     TRY(dtype_parse(&b->store.moments, b->moments));
     TRY(read_lora(b));

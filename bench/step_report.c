@@ -109,11 +109,11 @@ void step_print_ragged(const StepBench *b, const StepTimes *t, const StepTimes *
 void step_print_start(const StepBench *b)
 {
     printf("%s, %lld layers, on %s  %lld x %lld tokens in %lld documents, %lld supervised, %lld patches, "
-           "%.3f B parameters, %s\n",
+           "%.3f B parameters, %s%s%s\n",
            b->shape.family, (long long)b->shape.text.L, b->backend, (long long)b->micro,
            (long long)b->stream.tokens, (long long)b->stream.docs, (long long)b->stream.supervised,
            (long long)b->stream.patches, (double)params_count(&b->e.model.params) / 1e9,
-           dtype_name(b->dtype));
+           dtype_name(b->dtype), b->fp8 ? ", fp8_block: " : "", b->fp8 ? b->fp8 : "");
     printf("start-up %.1f s, random weights %.1f s\n", b->start, b->ready - b->start);
 }
 

@@ -22,10 +22,6 @@ graphs_were_used() {                     # graphs_were_used FOLDER: in half of t
 }
 launches() { grep -o '"perf/launches": [0-9]*' "$1/metrics.jsonl" | tail -n 1 | grep -o '[0-9]*$'; }
 fewer_launches() { [ "$(launches "$1")" -lt "$(launches "$2")" ]; }
-same_run() {                             # same_run A B: weights, moments and every loss
-    cmp -s <(hashes "$1") <(hashes "$2") && [ -n "$(hashes "$1")" ] && cmp -s <(losses "$1") <(losses "$2")
-}
-hashes() { (cd "$1/last/state" && find . -name '*.safetensors' -print0 | sort -z | xargs -0 sha256sum); }
 wanted() {                               # wanted NAME: GRAPH_LAYOUTS has it
     # shellcheck disable=SC2053
     [[ $1 == $only ]]

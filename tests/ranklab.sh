@@ -67,6 +67,11 @@ same_bits() {                            # same_bits A B: weights, moments, data
     cmp -s <(losses "$1") <(losses "$2")
 }
 
+same_run() {                             # same_run A B: weights, moments and every loss
+    cmp -s <(hashes "$1") <(hashes "$2") && [ -n "$(hashes "$1")" ] && cmp -s <(losses "$1") <(losses "$2")
+}
+hashes() { (cd "$1/last/state" && find . -name '*.safetensors' -print0 | sort -z | xargs -0 sha256sum); }
+
 # Layouts, several at a time. A script that has them sets `gpu` (a backend), `steps` and at_once (ranks),
 # lists them by `layout`, and defines try_layout NAME RANKS words..., which prints why a layout fails.
 # LAYOUTS="pp cp2" runs those whose name contains pp or cp2; VERBOSE=1 prints each result at once.

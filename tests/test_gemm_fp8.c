@@ -1,10 +1,10 @@
-/* tests/test_gemm_fp8.c -- gemm_fp8 and grouped_gemm_fp8. */
+/* tests/test_gemm_fp8.c -- gemm_fp8, grouped_gemm_fp8, and ops fused with quantisation. */
 #include "rowlab.h"
 #include "base/num.h"
 #include "ops/quant.h"
 
 /* Operands and what they were made from. */
-typedef struct Case { Tensor c, a, sa, b, sb, bias, x, w; int flags; } Case;
+typedef struct Case { Tensor c, a, sa, b, sb, bias, res, x, w; } Case;
 
 static Case make(DType in, DType out, int64_t M, int64_t N, int64_t K)
 {
@@ -16,7 +16,7 @@ static Case make(DType in, DType out, int64_t M, int64_t N, int64_t K)
     op_quantize_weight(BE, c.b, c.sb, none, none, c.w, true);
     return c;
 }
-static void run(Case *c) { op_gemm_fp8(BE, c->c, c->a, c->sa, c->b, c->sb, c->bias, c->flags); }
+static void run(Case *c) { op_gemm_fp8(BE, c->c, c->a, c->sa, c->b, c->sb, c->bias, c->res); }
 
 /* The values of a quantised matrix. */
 static float *values(Tensor q, Tensor scale, bool blocks)
@@ -39,7 +39,7 @@ static Tensor naive(const Case *c, Tensor before)
     for (int64_t i = 0; i < M * N; i++) {
         double sum = t_has(c->bias) ? get(c->bias, i % N) : 0;
         for (int64_t k = 0; k < K; k++) sum += (double)a[i / N * K + k] * b[i % N * K + k];
-        put(want, i, (float)(c->flags & GEMM_ACC ? sum + get(before, i) : sum));
+        put(want, i, (float)(t_has(c->res) ? sum + get(before, i) : sum));
     }
     return want;
 }
@@ -49,11 +49,12 @@ static void agrees_with_double(void)
     static const int64_t sizes[][3] = { { 1, 1, 1 }, { 5, 3, 130 }, { 200, 129, 257 }, { 33, 260, 128 },
                                         { 193, 7, 65 } };
     DType d;
-    for (int i = 0; i < 5; i++) for EACH_FLOAT(d) for (int more = 0; more < 4; more++) {
+    for (int i = 0; i < 5; i++) for EACH_FLOAT(d) for (int more = 0; more < 6; more++) {
         Case c = make(BF16, d, sizes[i][0], sizes[i][1], sizes[i][2]);
         if (more & 1) c.bias = num_randn(more & 2 ? F32 : BF16, 1, sizes[i][1]);
-        if (more & 2) c.flags = GEMM_ACC, c.c = num_randn(d, sizes[i][0], sizes[i][1]);
-        Tensor want = naive(&c, num_copy(c.c, F32));
+        if (more & 6) c.res = num_randn(d, sizes[i][0], sizes[i][1]);
+        if (more & 4) c.c = c.res;
+        Tensor want = naive(&c, t_has(c.res) ? num_copy(c.res, F32) : none);
         run(&c);
         EXPECT_CLOSE_AT(1, c.c, want, tolerance(d));
         num_clear();
@@ -135,7 +136,7 @@ static void experts_are_products(void)
             int64_t at = shares[s][e], n = shares[s][e + 1] - at;
             Tensor  one = num_poison((DType)g.c.dtype, n, 130);
             op_gemm_fp8(BE, one, t_rows(g.a, at, n), t_cols(g.sa, at, n), t_at(g.b, e), t_at(g.sb, e), none,
-                        0);
+                        none);
             EXPECT(same_bits(one, num_copy(t_rows(g.c, at, n), (DType)g.c.dtype)), "share %d expert %d", s,
                    e);
         }
@@ -155,6 +156,65 @@ static void experts_near_bf16(void)
         EXPECT(cosine(g.c, plain) >= 0.999, "cosine %.6f, transposed %d", cosine(g.c, plain), t);
         num_clear();
     }
+}
+
+/* The fused product has the bits of product, activation and quantisation by themselves; padding rows stay. */
+static void fused_is_separate(void)
+{
+    enum { F = 130 };
+    Group   g = experts(BF16, shares[0], 5, 2 * F, 260, false);
+    int64_t R = g.c.n[0], used = shares[0][EXPERTS];
+    Tensor  gate = num_randn(F32, R, 1), gu = num_poison(BF16, R, 2 * F);
+    Tensor  h[2] = { num_poison(BF16, R, F), num_poison(BF16, R, F) };
+    Tensor  q[2] = { num_poison(E4M3, R, F), num_poison(E4M3, R, F) };
+    Tensor  s[2] = { num_poison(F32, 2, R), num_poison(F32, 2, R) };
+    op_grouped_swiglu_fp8(BE, gu, h[0], q[0], s[0], g.a, g.sa, g.b, g.sb, g.offsets, gate, true);
+    run_experts(&g);
+    op_swiglu_fwd(BE, h[1], g.c, gate, g.offsets);
+    op_quantize_rows(BE, q[1], s[1], h[1], g.offsets, true);
+    EXPECT(same_bits(gu, g.c) && same_bits(h[0], h[1]) && same_bits(q[0], q[1]) && same_bits(s[0], s[1]),
+           "other bits");
+    EXPECT(!isnan(get(h[0], 0)) && isnan(get(h[0], used * F)) && isnan(get(q[0], used * F)), "rows written");
+    num_clear();
+}
+
+/* Expansion with codes has the bits of expansion, then quantisation; without y the same codes. */
+static void expand_is_separate(void)
+{
+    enum { T = 37, K = 3, R = T * K, D = 200 };
+    int32_t to[R];
+    for (int i = 0; i < R; i++) to[i] = i % 11 == 5 ? -1 : (i * 7) % R;
+    Tensor x = num_randn(BF16, T, D), rows = t_as2(num_i32(R, to), T, K);
+    Tensor y[2] = { num_poison(BF16, R, D), num_poison(BF16, R, D) }, s[3], q[3];
+    for (int i = 0; i < 3; i++) q[i] = num_poison(E4M3, R, D), s[i] = num_poison(F32, 2, R);
+    op_expand_rows_fp8(BE, y[0], q[0], s[0], x, rows, true);
+    op_expand_rows_fp8(BE, none, q[1], s[1], x, rows, true);
+    op_expand_rows(BE, y[1], x, rows);
+    EXPECT(same_bits(y[0], y[1]) && same_bits(q[0], q[1]) && same_bits(s[0], s[1]), "other bits");
+    op_quantize_rows(BE, q[2], s[2], y[1], none, true);
+    for (int i = 0; i < R; i++)
+        EXPECT(to[i] < 0 || (same_bits(num_copy(t_rows(q[0], to[i], 1), E4M3),
+                                       num_copy(t_rows(q[2], to[i], 1), E4M3)) &&
+                             get(s[0], to[i]) == get(s[2], to[i])), "row %d", to[i]);
+    num_clear();
+}
+
+static void swiglu_bwd_is_separate(void)
+{
+    enum { R = 40, USED = 33, F = 130 };
+    Tensor off = num_i32(3, (int32_t[]){ 0, 20, USED }), dh = num_randn(BF16, R, F);
+    Tensor gate = num_randn(F32, R, 1);
+    Tensor gu = num_randn(BF16, R, 2 * F), d[2], dg[2], q[2], s[2];
+    for (int i = 0; i < 2; i++)
+        d[i] = num_poison(BF16, R, 2 * F), dg[i] = num_poison(F32, R, 1), q[i] = num_poison(E4M3, R, 2 * F),
+        s[i] = num_poison(F32, 3, R);
+    op_swiglu_bwd_fp8(BE, d[0], q[0], s[0], dg[0], dh, gu, gate, off, true);
+    op_swiglu_bwd(BE, t_rows(d[1], 0, USED), t_rows(dg[1], 0, USED), t_rows(dh, 0, USED),
+                  t_rows(gu, 0, USED), t_rows(gate, 0, USED));
+    op_quantize_rows(BE, q[1], s[1], d[1], off, true);
+    EXPECT(same_bits(d[0], d[1]) && same_bits(dg[0], dg[1]) && same_bits(q[0], q[1]) && same_bits(s[0], s[1]),
+           "other bits");
+    num_clear();
 }
 
 static void threads_agree(void)
@@ -185,6 +245,9 @@ int main(void)
     RUN(not_finite_shows);
     RUN(experts_are_products);
     RUN(experts_near_bf16);
+    RUN(fused_is_separate);
+    RUN(expand_is_separate);
+    RUN(swiglu_bwd_is_separate);
     RUN(threads_agree);
     RUN(nothing_to_sum);
     return numlab_report();

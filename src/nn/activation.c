@@ -26,8 +26,21 @@ static void swiglu_grouped_bwd(Backend *be, Tensor dgu, Tensor dscale, Tensor do
     op_grouped_dswiglu(be, dgu, dscale, dout, w, offsets, gu, scale, lora);
 }
 
+static void swiglu_grouped_fwd_fp8(Backend *be, Tensor gu, CodedRows h, CodedRows rows, Tensor w,
+                                   Tensor w_scale, Tensor offsets, Tensor scale)
+{
+    op_grouped_swiglu_fp8(be, gu, h.x, h.q, h.scale, rows.q, rows.scale, w, w_scale, offsets, scale, true);
+}
+
+static void swiglu_bwd_fp8(Backend *be, CodedRows dgu, Tensor dscale, Tensor dh, Tensor gu, Tensor scale,
+                           Tensor offsets)
+{
+    op_swiglu_bwd_fp8(be, dgu.x, dgu.q, dgu.scale, dscale, dh, gu, scale, offsets, true);
+}
+
 const Activation activations[] = {
-    [ACTIVATION_SWIGLU] = { "silu", 2, swiglu_fwd, swiglu_bwd, swiglu_grouped_fwd, swiglu_grouped_bwd },
+    [ACTIVATION_SWIGLU] = { "silu", 2, swiglu_fwd, swiglu_bwd, swiglu_grouped_fwd, swiglu_grouped_bwd,
+                            swiglu_grouped_fwd_fp8, swiglu_bwd_fp8 },
 };
 
 Status activation_find(ActivationId *id, const char *name)

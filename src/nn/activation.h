@@ -5,6 +5,9 @@
 
 #include "nn/shape.h"
 
+/* Rows, and their e4m3 codes and scales (ops/quantize.c) or, where these are absent, none. */
+typedef struct CodedRows { Tensor x, q, scale; } CodedRows;
+
 /* h = activation(gu) * scale. gu (rows, projections x width): the gate columns, then the up columns; h
  * (rows, width); scale (rows, 1) is the router's weight of a row of experts, offsets say how many rows there
  * are; both are absent in a dense feed-forward. */
@@ -19,6 +22,12 @@ typedef struct Activation {
                         LoraTerm lora);
     void (*grouped_bwd)(Backend *be, Tensor dgu, Tensor dscale, Tensor dout, Tensor w, Tensor offsets,
                         Tensor gu, Tensor scale, LoraTerm lora);
+    /* For experts in 8 bits; both quantise what they write (h, dgu). NULL: made of the others.
+     *   grouped_fwd_fp8   as grouped_fwd, of quantised rows and w       bwd_fp8   as bwd, without padding */
+    void (*grouped_fwd_fp8)(Backend *be, Tensor gu, CodedRows h, CodedRows rows, Tensor w, Tensor w_scale,
+                            Tensor offsets, Tensor scale);
+    void (*bwd_fp8)(Backend *be, CodedRows dgu, Tensor dscale, Tensor dh, Tensor gu, Tensor scale,
+                    Tensor offsets);
 } Activation;
 
 extern const Activation activations[ACTIVATIONS];

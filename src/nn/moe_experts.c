@@ -50,17 +50,30 @@ static Tensor scratch_rows(const Pass *c, const MoeAct *a, DType d, int64_t cols
     return t_rows(scratch2(c, d, row_capacity(c, a), cols), 0, a->R);
 }
 
+static ExpertRows expert_rows(const Pass *c, const MoeAct *a)
+{
+    return (ExpertRows){ a->offsets, row_capacity(c, a) };
+}
+
+/* Tokens that do not travel are quantised once each, in place of once for every expert. */
+static void expand_tokens(const Pass *c, const MoeAct *a, CodedRows rows, Tensor x)
+{
+    if (t_has(rows.q)) op_expand_rows_fp8(c->be, rows.x, rows.q, rows.scale, x, a->rows, true);
+    else               op_expand_rows(c->be, rows.x, x, a->rows);
+}
+
 /* Rows of tokens to rows of experts. While the rows travel the router statistics are taken. */
-static void dispatch_tokens(const Pass *c, const Moe *m, MoeAct *a, Tensor rows, Tensor x, bool count)
+static void dispatch_tokens(const Pass *c, const Moe *m, MoeAct *a, CodedRows rows, Tensor x, bool count)
 {
     const DispatchOps *ops = ops_of(c);
     Exchange exchange = { .at_once = !c->yielder };
     ArenaMark mark = arena_mark(c->scratch);
-    if (ops)         ops->dispatch_start(c, &a->route, &exchange, x, rows);
-    else if (m->pad) op_gather_rows(c->be, rows, x, a->src, m->K);           /* padding rows must be zeros */
-    else             op_expand_rows(c->be, rows, x, a->rows);
+    if (ops)         ops->dispatch_start(c, &a->route, &exchange, x, rows.x);
+    else if (m->pad) op_gather_rows(c->be, rows.x, x, a->src, m->K);         /* padding rows must be zeros */
+    else             expand_tokens(c, a, rows, x);
     if (count)       count_assignments(c, m, a);
-    if (ops)         pass_yield(c), ops->dispatch_finish(c, &a->route, &exchange, rows);
+    if (ops)         pass_yield(c), ops->dispatch_finish(c, &a->route, &exchange, rows.x);
+    if (ops || m->pad) encode_rows(c, rows, expert_rows(c, a));
     arena_reset(c->scratch, mark);
     c->be->ledger.expert_rows = a->charged_rows;        /* another micro-batch may have had other rows */
 }
@@ -82,17 +95,11 @@ void moe_reserve_routing_scratch(const Pass *c)
     arena_reset(c->scratch, mark);
 }
 
-static ExpertRows expert_rows(const Pass *c, const MoeAct *a)
+/* Memory for x times the LoRA A of w; true where it is computed now. It is kept: recomputing it would read
+ * all of x, whose rows are many. */
+static bool need_a_out(const Pass *c, MoeAct *a, Tensor *a_out, const Param *w)
 {
-    return (ExpertRows){ a->offsets, row_capacity(c, a) };
-}
-
-/* x times the LoRA A of w. The product is kept: recomputing it would read all of x, whose rows are many. */
-static void lora_a_fwd(const Pass *c, MoeAct *a, Tensor *a_out, Tensor x, const Param *w)
-{
-    ExpertRows by = expert_rows(c, a);
-    if (w->lora && need_rows(c, L_LORA, a, a_out, (DType)x.dtype, lora_a_cols(w)))
-        lora_rows_a_out(c, *a_out, x, w, &by);
+    return w->lora && need_rows(c, L_LORA, a, a_out, c->env->dtype, lora_a_cols(w));
 }
 
 static ExpertAct expert_act(const Pass *c, const Moe *m, const MoeAct *a)
@@ -100,40 +107,63 @@ static ExpertAct expert_act(const Pass *c, const Moe *m, const MoeAct *a)
     return (ExpertAct){ &activations[m->act], expert_rows(c, a), a->gate };
 }
 
-/* Gate, up and activation. out: the output of the layer is wanted, so h is too. */
-static void up_fwd(const Pass *c, const Moe *m, MoeAct *a, bool out)
+/* The values that a pass computes now. */
+typedef struct Wanted { bool x, a_out_gu, gu, h, a_out_d; } Wanted;
+
+/* Memory for them. out: the output of the layer is wanted, so h is too. */
+static Wanted need_values(const Pass *c, const Moe *m, MoeAct *a, int64_t D, bool out)
 {
-    const Activation *act_of = &activations[m->act];
-    int64_t F = m->w_gu->shard.shape[1] / act_of->projections;           /* of this rank */
-    DType   d = (DType)a->x.dtype;
-    lora_a_fwd(c, a, &a->a_out_gu, a->x, m->w_gu);
-    bool up  = need_rows(c, L_GATE_UP, a, &a->gu, d, act_of->projections * F);
-    bool act = need_rows_if(c, read_by_backward(c, m->w_d), out || replays_a_out(c, m->w_d), L_ACT, a, &a->h,
-                            d, F);
+    const Activation *act = &activations[m->act];
+    int64_t wide = m->w_gu->shard.shape[1], F = wide / act->projections;      /* of this rank */
+    DType   d = c->env->dtype;
+    bool    replayed = c->policy[L_GATE_UP] == DROP || replays_a_out(c, m->w_gu);
+    Wanted  w = { .x = need_rows_if(c, read_by_backward(c, m->w_gu), replayed, L_DISPATCH, a, &a->x, d, D) };
+    w.a_out_gu = need_a_out(c, a, &a->a_out_gu, m->w_gu);
+    w.gu       = need_rows(c, L_GATE_UP, a, &a->gu, d, wide);
+    w.h        = need_rows_if(c, read_by_backward(c, m->w_d), out || replays_a_out(c, m->w_d), L_ACT, a,
+                              &a->h, d, F);
+    w.a_out_d  = need_a_out(c, a, &a->a_out_d, m->w_d);
+    return w;
+}
+
+static void lora_a_fwd(const Pass *c, MoeAct *a, Tensor a_out, Tensor x, const Param *w)
+{
+    ExpertRows by = expert_rows(c, a);
+    lora_rows_a_out(c, a_out, x, w, &by);
+}
+
+/* Tokens to the experts, gate, up and activation. */
+static void up_fwd(const Pass *c, const Moe *m, MoeAct *a, Wanted want, CodedRows h, Tensor x, bool count)
+{
+    ArenaMark  mark = arena_mark(c->scratch);
+    ExpertRows by = expert_rows(c, a);
+    CodedRows  rows = { .x = a->x };
+    if (want.x && want.gu) rows = coded_rows(c, a->x, m->w_gu, PRODUCT_Y, by);
+    if (want.x)        dispatch_tokens(c, m, a, rows, x, count);
+    if (want.a_out_gu) lora_a_fwd(c, a, a->a_out_gu, a->x, m->w_gu);
     LoraTerm lora = lora_term(a->a_out_gu, m->w_gu);
-    if (up && act)
-        experts_act(c, expert_act(c, m, a), a->gu, a->h, a->x, m->w_gu, lora);
-    else if (up)
-        experts_y(c, a->gu, a->x, m->w_gu, expert_rows(c, a), lora);
-    else if (act)
-        act_of->fwd(c->be, a->h, a->gu, a->gate, a->offsets);
+    if (want.gu && want.h) experts_act(c, expert_act(c, m, a), a->gu, h, rows, m->w_gu, lora);
+    else if (want.gu)      experts_y(c, a->gu, rows, m->w_gu, by, lora);
+    else if (want.h)       activations[m->act].fwd(c->be, a->h, a->gu, a->gate, a->offsets);
+    arena_reset(c->scratch, mark);
 }
 
 void moe_experts_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool count)
 {
-    int64_t D = x.n[1];
-    bool replayed = c->policy[L_GATE_UP] == DROP || replays_a_out(c, m->w_gu);
     c->be->ledger.expert_rows = a->charged_rows;
-    if (need_rows_if(c, read_by_backward(c, m->w_gu), replayed, L_DISPATCH, a, &a->x, x.dtype, D))
-        dispatch_tokens(c, m, a, a->x, x, count);
-    up_fwd(c, m, a, t_has(y));
-    lora_a_fwd(c, a, &a->a_out_d, a->h, m->w_d);
-    if (!t_has(y)) return;
-    moe_reserve_routing_scratch(c);
-    ArenaMark mark = arena_mark(c->scratch);
-    Tensor out = scratch_rows(c, a, x.dtype, D);
-    experts_y(c, out, a->h, m->w_d, expert_rows(c, a), lora_term(a->a_out_d, m->w_d));
-    combine_tokens(c, a, y, out, res);
+    Wanted     want = need_values(c, m, a, x.n[1], t_has(y));
+    ExpertRows by = expert_rows(c, a);
+    ArenaMark  mark = arena_mark(c->scratch);
+    CodedRows  h = { .x = a->h };
+    if (t_has(y) && want.gu && want.h) h = coded_rows(c, a->h, m->w_d, PRODUCT_Y, by);
+    up_fwd(c, m, a, want, h, x, count);
+    if (want.a_out_d) lora_a_fwd(c, a, a->a_out_d, a->h, m->w_d);
+    if (t_has(y)) {
+        moe_reserve_routing_scratch(c);
+        Tensor out = scratch_rows(c, a, x.dtype, x.n[1]);
+        experts_y(c, out, h, m->w_d, by, lora_term(a->a_out_d, m->w_d));
+        combine_tokens(c, a, y, out, res);
+    }
     arena_reset(c->scratch, mark);
 }
 
@@ -163,32 +193,45 @@ static void combine_grads(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Ten
 }
 
 /* From dout (R, D) to the gradients of gate and up, where they are wanted, and of w_d. */
-static void down_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dgu, Tensor dgate, Tensor dout)
+static void down_bwd(const Pass *c, const Moe *m, MoeAct *a, CodedRows dgu, Tensor dgate, CodedRows dout)
 {
     ExpertRows  by = expert_rows(c, a);
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor d_a_out = lora_rows_d_a_out(c, dout, m->w_d, &by);
-    if (t_has(dgu))
+    Tensor d_a_out = lora_rows_d_a_out(c, dout.x, m->w_d, &by);
+    if (t_has(dgu.x))
         experts_dact(c, expert_act(c, m, a), dgu, dgate, dout, m->w_d, a->gu,
                      lora_input_term(c, d_a_out, m->w_d));
-    expert_grads(c, m, a, dout, a->a_out_d, d_a_out, a->h, m->w_d);
+    expert_grads(c, m, a, dout.x, a->a_out_d, d_a_out, a->h, m->w_d);
+    arena_reset(c->scratch, mark);
+}
+
+/* Gradients of the outputs to the experts, and through w_d. */
+static void dispatch_grads(const Pass *c, const Moe *m, MoeAct *a, CodedRows dgu, Tensor dgate, Tensor dout,
+                           Tensor dy)
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    CodedRows rows = { .x = dout };
+    if (t_has(dgu.x)) rows = coded_rows(c, dout, m->w_d, PRODUCT_DX, expert_rows(c, a));
+    dispatch_tokens(c, m, a, rows, dy, false);
+    down_bwd(c, m, a, dgu, dgate, rows);
     arena_reset(c->scratch, mark);
 }
 
 void moe_experts_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy)
 {
     bool    deeper = t_has(dx) || t_has(dweight) || is_trainable(m->w_gu);
-    int64_t D = dy.n[1], F = m->w_gu->shard.shape[1] / 2;
+    int64_t D = dy.n[1], wide = m->w_gu->shard.shape[1];
     DType d = (DType)dy.dtype;
     ExpertRows  by = expert_rows(c, a);
     ArenaMark mark = arena_mark(c->scratch);
-    Tensor dout = scratch_rows(c, a, d, D), dgu = scratch_rows(c, a, d, 2 * F);
+    Tensor dout = scratch_rows(c, a, d, D), dgu_x = scratch_rows(c, a, d, wide);
     Tensor dgate = scratch_rows(c, a, F32, 1);
-    dispatch_tokens(c, m, a, dout, dy, false);
-    down_bwd(c, m, a, deeper ? dgu : (Tensor){ 0 }, dgate, dout);
-    Tensor d_a_out = deeper ? lora_rows_d_a_out(c, dgu, m->w_gu, &by) : (Tensor){ 0 };
+    CodedRows dgu = { .x = deeper ? dgu_x : (Tensor){ 0 } };
+    if (t_has(dx)) dgu = coded_rows(c, dgu_x, m->w_gu, PRODUCT_DX, by);
+    dispatch_grads(c, m, a, dgu, dgate, dout, dy);
+    Tensor d_a_out = deeper ? lora_rows_d_a_out(c, dgu.x, m->w_gu, &by) : (Tensor){ 0 };
     if (t_has(dx))                                               /* dout is read no more: now d(a->x) */
         experts_dx(c, dout, dgu, m->w_gu, by, lora_input_term(c, d_a_out, m->w_gu));
-    if (deeper) combine_grads(c, m, a, dx, dweight, dout, dgate, dgu, d_a_out);
+    if (deeper) combine_grads(c, m, a, dx, dweight, dout, dgate, dgu.x, d_a_out);
     arena_reset(c->scratch, mark);
 }

@@ -23,12 +23,28 @@ int64_t product_column_step(const Pass *c, const Param *w)
 typedef struct Quantized { Tensor q, scale; } Quantized;
 
 /* Rows of scales begin on 16 bytes. */
-static Quantized quantized_rows(const Pass *c, Tensor x, ExpertRows rows)
+static CodedRows with_codes(const Pass *c, Tensor x, ExpertRows rows)
 {
-    int64_t   R = x.n[0], K = x.n[1];
-    Quantized z = { t_rows(scratch2(c, E4M3, rows.capacity, K), 0, R),
-                    t_cols(scratch2(c, F32, quant_groups(K), round_up(rows.capacity, 4)), 0, R) };
-    op_quantize_rows(c->be, z.q, z.scale, x, rows.offsets, true);
+    int64_t R = x.n[0], K = x.n[1];
+    return (CodedRows){ x, t_rows(scratch2(c, E4M3, rows.capacity, K), 0, R),
+                        t_cols(scratch2(c, F32, quant_groups(K), round_up(rows.capacity, 4)), 0, R) };
+}
+
+CodedRows coded_rows(const Pass *c, Tensor x, const Param *w, ProductKind kind, ExpertRows rows)
+{
+    return product_is_fp8(c, w, kind) ? with_codes(c, x, rows) : (CodedRows){ .x = x };
+}
+
+void encode_rows(const Pass *c, CodedRows x, ExpertRows rows)
+{
+    if (t_has(x.q)) op_quantize_rows(c->be, x.q, x.scale, x.x, rows.offsets, true);
+}
+
+static CodedRows quantized_rows(const Pass *c, CodedRows x, ExpertRows rows)
+{
+    if (t_has(x.q)) return x;
+    CodedRows z = with_codes(c, x.x, rows);
+    encode_rows(c, z, rows);
     return z;
 }
 
@@ -78,18 +94,20 @@ static Quantized quantized_weight(const Pass *c, WeightPart p)
     return z;
 }
 
-static void fp8_product(const Pass *c, Tensor y, Tensor x, WeightPart w, Tensor bias, int flags)
+static void fp8_product(const Pass *c, Tensor y, Tensor x, WeightPart w, Tensor bias, Tensor res)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    Quantized a = quantized_rows(c, x, (ExpertRows){ .capacity = x.n[0] }), b = quantized_weight(c, w);
-    op_gemm_fp8(c->be, y, a.q, a.scale, b.q, b.scale, bias, flags);
+    CodedRows a = quantized_rows(c, (CodedRows){ .x = x }, (ExpertRows){ .capacity = x.n[0] });
+    Quantized b = quantized_weight(c, w);
+    op_gemm_fp8(c->be, y, a.q, a.scale, b.q, b.scale, bias, res);
     arena_reset(c->scratch, mark);
 }
 
-static void fp8_experts(const Pass *c, Tensor y, Tensor x, WeightPart w, ExpertRows rows, LoraTerm lora)
+static void fp8_experts(const Pass *c, Tensor y, CodedRows x, WeightPart w, ExpertRows rows, LoraTerm lora)
 {
     ArenaMark mark = arena_mark(c->scratch);
-    Quantized a = quantized_rows(c, x, rows), b = quantized_weight(c, w);
+    CodedRows a = quantized_rows(c, x, rows);
+    Quantized b = quantized_weight(c, w);
     op_grouped_gemm_fp8(c->be, y, a.q, a.scale, b.q, b.scale, rows.offsets);
     if (t_has(lora.low_rank))
         op_grouped_scaled(c->be, y, lora.low_rank, lora.w, rows.offsets, 1.0f, lora.dropout,
@@ -101,7 +119,7 @@ static void fp8_experts(const Pass *c, Tensor y, Tensor x, WeightPart w, ExpertR
 
 void product_y(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b)
 {
-    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_product(c, y, x, whole(w), param_w(b), 0);
+    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_product(c, y, x, whole(w), param_w(b), none);
     else                                 op_gemm(c->be, y, x, w->shard.w, param_w(b), GEMM_NT);
 }
 
@@ -109,18 +127,14 @@ void product_y_part(const Pass *c, Tensor y, Tensor x, const Param *w, const Par
 {
     int64_t n = y.n[1];
     Tensor  bias = b ? t_cols(b->shard.w, from, n) : none;
-    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_product(c, y, x, (WeightPart){ w, false, from, n }, bias, 0);
+    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_product(c, y, x, (WeightPart){ w, false, from, n }, bias, none);
     else                                 op_gemm(c->be, y, x, t_rows(w->shard.w, from, n), bias, GEMM_NT);
 }
 
 void product_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
 {
-    if (!product_is_fp8(c, w, PRODUCT_Y)) {
-        op_gemm_residual(c->be, y, res, x, w->shard.w, param_w(b));
-        return;
-    }
-    op_copy(c->be, y, res);
-    fp8_product(c, y, x, whole(w), param_w(b), GEMM_ACC);
+    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_product(c, y, x, whole(w), param_w(b), res);
+    else                                 op_gemm_residual(c->be, y, res, x, w->shard.w, param_w(b));
 }
 
 void product_gelu(const Pass *c, Tensor y, Tensor pre, Tensor x, const Param *w, const Param *b, Gelu kind)
@@ -129,13 +143,13 @@ void product_gelu(const Pass *c, Tensor y, Tensor pre, Tensor x, const Param *w,
         op_gemm_gelu(c->be, y, pre, x, w->shard.w, param_w(b), kind);
         return;
     }
-    fp8_product(c, pre, x, whole(w), param_w(b), 0);
+    fp8_product(c, pre, x, whole(w), param_w(b), none);
     op_gelu_fwd(c->be, y, pre, kind);
 }
 
 void product_dx(const Pass *c, Tensor dx, Tensor dy, const Param *w, int flags)
 {
-    if (product_is_fp8(c, w, PRODUCT_DX)) fp8_product(c, dx, dy, transposed(w), none, flags);
+    if (product_is_fp8(c, w, PRODUCT_DX)) fp8_product(c, dx, dy, transposed(w), none, flags ? dx : none);
     else                                  op_gemm(c->be, dx, dy, w->shard.w, none, GEMM_NN | flags);
 }
 
@@ -145,7 +159,7 @@ void product_dgelu(const Pass *c, Tensor dpre, Tensor dy, const Param *w, Tensor
         op_gemm_dgelu(c->be, dpre, dy, w->shard.w, pre, kind);
         return;
     }
-    fp8_product(c, dpre, dy, transposed(w), none, 0);
+    fp8_product(c, dpre, dy, transposed(w), none, none);
     op_gelu_bwd(c->be, dpre, dpre, pre, kind);
 }
 
@@ -156,16 +170,16 @@ void product_dw(const Pass *c, Param *w, Tensor dy, Tensor x)
 
 /* ---- experts ---- */
 
-void experts_y(const Pass *c, Tensor y, Tensor x, const Param *w, ExpertRows rows, LoraTerm lora)
+void experts_y(const Pass *c, Tensor y, CodedRows x, const Param *w, ExpertRows rows, LoraTerm lora)
 {
     if (product_is_fp8(c, w, PRODUCT_Y)) fp8_experts(c, y, x, whole(w), rows, lora);
-    else op_grouped_gemm(c->be, y, x, w->shard.w, rows.offsets, lora, GEMM_NT);
+    else op_grouped_gemm(c->be, y, x.x, w->shard.w, rows.offsets, lora, GEMM_NT);
 }
 
-void experts_dx(const Pass *c, Tensor dx, Tensor dy, const Param *w, ExpertRows rows, LoraTerm lora)
+void experts_dx(const Pass *c, Tensor dx, CodedRows dy, const Param *w, ExpertRows rows, LoraTerm lora)
 {
     if (product_is_fp8(c, w, PRODUCT_DX)) fp8_experts(c, dx, dy, transposed(w), rows, lora);
-    else op_grouped_gemm(c->be, dx, dy, w->shard.w, rows.offsets, lora, GEMM_NN);
+    else op_grouped_gemm(c->be, dx, dy.x, w->shard.w, rows.offsets, lora, GEMM_NN);
 }
 
 void experts_dw(const Pass *c, Param *w, Tensor dy, Tensor x, ExpertRows rows)
@@ -174,25 +188,44 @@ void experts_dw(const Pass *c, Param *w, Tensor dy, Tensor x, ExpertRows rows)
         op_grouped_gemm(c->be, w->shard.g, dy, x, rows.offsets, (LoraTerm){ 0 }, param_grad_flags(w));
 }
 
-void experts_act(const Pass *c, ExpertAct by, Tensor gu, Tensor h, Tensor x, const Param *w, LoraTerm lora)
+static void fp8_act(const Pass *c, ExpertAct by, Tensor gu, CodedRows h, CodedRows x, const Param *w)
 {
-    if (!product_is_fp8(c, w, PRODUCT_Y)) {
-        by.act->grouped_fwd(c->be, gu, h, x, w->shard.w, by.rows.offsets, by.gate, lora);
+    ArenaMark mark = arena_mark(c->scratch);
+    CodedRows a = quantized_rows(c, x, by.rows);
+    Quantized b = quantized_weight(c, whole(w));
+    by.act->grouped_fwd_fp8(c->be, gu, h, a, b.q, b.scale, by.rows.offsets, by.gate);
+    arena_reset(c->scratch, mark);
+}
+
+void experts_act(const Pass *c, ExpertAct by, Tensor gu, CodedRows h, CodedRows x, const Param *w,
+                 LoraTerm lora)
+{
+    bool fp8 = product_is_fp8(c, w, PRODUCT_Y), codes = t_has(h.q);
+    if (fp8 && codes && by.act->grouped_fwd_fp8 && !t_has(lora.low_rank)) {
+        fp8_act(c, by, gu, h, x, w);
         return;
     }
-    fp8_experts(c, gu, x, whole(w), by.rows, lora);
-    by.act->fwd(c->be, h, gu, by.gate, by.rows.offsets);
+    if (fp8) {
+        fp8_experts(c, gu, x, whole(w), by.rows, lora);
+        by.act->fwd(c->be, h.x, gu, by.gate, by.rows.offsets);
+    } else {
+        by.act->grouped_fwd(c->be, gu, h.x, x.x, w->shard.w, by.rows.offsets, by.gate, lora);
+    }
+    encode_rows(c, h, by.rows);
 }
 
 /* dh is computed in the first columns of dgu, where the activation's backward may read it. */
-void experts_dact(const Pass *c, ExpertAct by, Tensor dgu, Tensor dgate, Tensor dout, const Param *w,
+void experts_dact(const Pass *c, ExpertAct by, CodedRows dgu, Tensor dgate, CodedRows dout, const Param *w,
                   Tensor gu, LoraTerm lora)
 {
-    if (!product_is_fp8(c, w, PRODUCT_DX)) {
-        by.act->grouped_bwd(c->be, dgu, dgate, dout, w->shard.w, by.rows.offsets, gu, by.gate, lora);
+    Tensor dh = t_cols(dgu.x, 0, dgu.x.n[1] / by.act->projections);
+    bool   fp8 = product_is_fp8(c, w, PRODUCT_DX);
+    if (fp8) fp8_experts(c, dh, dout, transposed(w), by.rows, lora);
+    if (fp8 && t_has(dgu.q) && by.act->bwd_fp8) {
+        by.act->bwd_fp8(c->be, dgu, dgate, dh, gu, by.gate, by.rows.offsets);
         return;
     }
-    Tensor dh = t_cols(dgu, 0, w->shard.shape[2]);
-    fp8_experts(c, dh, dout, transposed(w), by.rows, lora);
-    by.act->bwd(c->be, dgu, dgate, dh, gu, by.gate);
+    if (fp8) by.act->bwd(c->be, dgu.x, dgate, dh, gu, by.gate);
+    else     by.act->grouped_bwd(c->be, dgu.x, dgate, dout.x, w->shard.w, by.rows.offsets, gu, by.gate, lora);
+    encode_rows(c, dgu, by.rows);
 }

@@ -27,15 +27,23 @@ void product_dx(const Pass *c, Tensor dx, Tensor dy, const Param *w, int flags);
 void product_dgelu(const Pass *c, Tensor dpre, Tensor dy, const Param *w, Tensor pre, Gelu kind);
 void product_dw(const Pass *c, Param *w, Tensor dy, Tensor x);      /* w.g, where w has one */
 
-/* The same for experts, over rows sorted by expert (ops/grouped_gemm.c), with a LoRA term. */
-void experts_y(const Pass *c, Tensor y, Tensor x, const Param *w, ExpertRows rows, LoraTerm lora);
-void experts_dx(const Pass *c, Tensor dx, Tensor dy, const Param *w, ExpertRows rows, LoraTerm lora);
+/* Rows x with memory in scratch for their codes where w's product of this kind reads codes; whoever writes
+ * x fills it. */
+CodedRows coded_rows(const Pass *c, Tensor x, const Param *w, ProductKind kind, ExpertRows rows);
+/* Codes of x.x into that memory, if there is any. */
+void encode_rows(const Pass *c, CodedRows x, ExpertRows rows);
+
+/* The same products for experts, over rows sorted by expert (ops/grouped_gemm.c), with a LoRA term. Where
+ * rows have no codes and the product needs them, it makes them. */
+void experts_y(const Pass *c, Tensor y, CodedRows x, const Param *w, ExpertRows rows, LoraTerm lora);
+void experts_dx(const Pass *c, Tensor dx, CodedRows dy, const Param *w, ExpertRows rows, LoraTerm lora);
 void experts_dw(const Pass *c, Param *w, Tensor dy, Tensor x, ExpertRows rows);
 
-/* Fused with an activation; see Activation. */
+/* Fused with an activation; see Activation. The codes of h and dgu are filled, where there is memory. */
 typedef struct ExpertAct { const Activation *act; ExpertRows rows; Tensor gate; } ExpertAct;
-void experts_act(const Pass *c, ExpertAct by, Tensor gu, Tensor h, Tensor x, const Param *w, LoraTerm lora);
-void experts_dact(const Pass *c, ExpertAct by, Tensor dgu, Tensor dgate, Tensor dout, const Param *w,
+void experts_act(const Pass *c, ExpertAct by, Tensor gu, CodedRows h, CodedRows x, const Param *w,
+                 LoraTerm lora);
+void experts_dact(const Pass *c, ExpertAct by, CodedRows dgu, Tensor dgate, CodedRows dout, const Param *w,
                   Tensor gu, LoraTerm lora);
 
 #endif

@@ -1,7 +1,7 @@
 /* ops/gemm_fp8.c -- products of matrices in e4m3 with scales (quant.h): contract, cost, CPU.
  *
- *   gemm_fp8           c (M, N) = a b' [+ bias] [+ c]        a (M, K) of quantize_rows, b (N, K) of
- *                                                            quantize_weight; flags: 0 or GEMM_ACC
+ *   gemm_fp8           c (M, N) = a b' [+ bias] [+ res]      a (M, K) of quantize_rows, b (N, K) of
+ *                                                            quantize_weight; res may be c
  *   grouped_gemm_fp8   c[r,:] = a[r,:] b[e]'                 a (R, K), b (E, N, K); offsets (E + 1) i32 as in
  *                                                            grouped_gemm.c: padding rows are neither read
  *                                                            nor written
@@ -11,10 +11,11 @@
  * With b the transposed copy of a weight this is the gradient of its input. Codes are exact in f32; both sums
  * run in f32, the inner one by itself, so that no sum of more than 128 products is rounded before it is
  * scaled (matrix units keep fewer bits inside one). The CPU adds k and g in ascending order; other devices
- * may sum a group in another order. Bias and c are added last, and the result is rounded once.
+ * may sum a group in another order. Bias and res are added last, and the result is rounded once.
  *
- * c is f32 or bf16, bias (1, N) is either or absent. sa (ceil(K/128), M), sb ([E,] ceil(N/128), ceil(K/128))
- * f32. Rows may be strided; extents may be 0. The same bits on any number of threads. */
+ * c and res are f32 or bf16, of one dtype; bias (1, N) is either; bias and res may be absent. sa
+ * (ceil(K/128), M), sb ([E,] ceil(N/128), ceil(K/128)) f32. Rows may be strided; extents may be 0. The same
+ * bits on any number of threads. */
 #include "ops/cpu/cpu_rows.h"
 #include "ops/cpu/tile.h"
 #include "ops/quant.h"
@@ -23,7 +24,7 @@
 
 enum { FP8_ROWS = 192 };                              /* of a tile of c; its columns are one block of b */
 
-typedef struct Fp8Terms { Tensor a, sa, b, sb, bias; bool add; } Fp8Terms;
+typedef struct Fp8Terms { Tensor a, sa, b, sb, bias, res; } Fp8Terms;
 
 static Cost product_cost(int64_t M, int64_t N, int64_t K, Tensor c, Tensor b, Tensor sb)
 {
@@ -41,14 +42,15 @@ static bool operands_fit(Tensor c, Tensor a, Tensor sa, Tensor b, Tensor sb)
            sb.n[sb.rank - 2] == quant_groups(N) && sb.n[sb.rank - 1] == quant_groups(K);
 }
 
-Cost gemm_fp8_cost(Backend *be, Tensor c, Tensor a, Tensor sa, Tensor b, Tensor sb, Tensor bias, int flags)
+Cost gemm_fp8_cost(Backend *be, Tensor c, Tensor a, Tensor sa, Tensor b, Tensor sb, Tensor bias, Tensor res)
 {
-    REQUIRE(b.rank == 2 && operands_fit(c, a, sa, b, sb) && !(flags & ~GEMM_ACC) &&
+    REQUIRE(b.rank == 2 && operands_fit(c, a, sa, b, sb) &&
+            (!t_has(res) || (res.dtype == c.dtype && t_same(res, c))) &&
             (!t_has(bias) || (t_count(bias) == b.n[0] && is_float(bias))),
-            "gemm_fp8: c%s a%s sa%s b%s sb%s bias%s", t_fmt(c), t_fmt(a), t_fmt(sa), t_fmt(b), t_fmt(sb),
-            t_fmt(bias));
+            "gemm_fp8: c%s a%s sa%s b%s sb%s bias%s res%s", t_fmt(c), t_fmt(a), t_fmt(sa), t_fmt(b),
+            t_fmt(sb), t_fmt(bias), t_fmt(res));
     Cost p = product_cost(a.n[0], b.n[0], a.n[1], c, b, sb);
-    p.rd += opt_bytes(bias) + (flags & GEMM_ACC ? t_bytes(c) : 0);
+    p.rd += opt_bytes(bias) + opt_bytes(res);
     return p;
 }
 
@@ -103,7 +105,8 @@ static void tile_end(const Fp8Tile *t, const Fp8Terms *x, Tensor c)
         Tensor row = t_cols(t_rows(c, t->m + r, 1), t->n, t->cols);
         float *acc = t->acc + r * QUANT_GROUP;
         if (t_has(x->bias)) rows_add(acc, acc, row_read(t_cols(x->bias, t->n, t->cols), 0, bias), t->cols);
-        if (x->add)         rows_add(acc, acc, row_read(row, 0, old), t->cols);
+        if (t_has(x->res))
+            rows_add(acc, acc, row_read(t_cols(t_rows(x->res, t->m + r, 1), t->n, t->cols), 0, old), t->cols);
         tile_write(row.data, (DType)row.dtype, row.s[0], acc, QUANT_GROUP, 1, t->cols);
     }
 }
@@ -121,9 +124,9 @@ static void run_tile(float *ws, Tensor c, const Fp8Terms *x, int64_t m, int64_t 
 
 static bool is_large(int64_t M, int64_t N, int64_t K) { return (double)M * (double)N * (double)K > 1e6; }
 
-void cpu_gemm_fp8(Backend *be, Tensor c, Tensor a, Tensor sa, Tensor b, Tensor sb, Tensor bias, int flags)
+void cpu_gemm_fp8(Backend *be, Tensor c, Tensor a, Tensor sa, Tensor b, Tensor sb, Tensor bias, Tensor res)
 {
-    Fp8Terms x = { a, sa, b, sb, bias, flags & GEMM_ACC };
+    Fp8Terms x = { a, sa, b, sb, bias, res };
     int64_t  M = c.n[0], across = quant_groups(c.n[1]), down = ceil_div(M, FP8_ROWS);
     #pragma omp parallel for schedule(dynamic) if (is_large(M, c.n[1], a.n[1]))
     for (int64_t i = 0; i < across * down; i++) {

@@ -10,8 +10,8 @@
  * of experts, as in grouped_gemm.c: rows past the last are padding, neither read nor written; absent: there
  * is no padding. Either output of quantize_weight, codes and scales, may be absent. Extents may be 0. Every
  * device gives the same bits. */
+#include "ops/cpu/cpu_quant.h"
 #include "ops/cpu/cpu_rows.h"
-#include "ops/quant.h"
 
 static bool holds(Tensor t, DType d, Tensor like, int64_t rows, int64_t cols)
 {
@@ -61,7 +61,7 @@ HOT static void encode(uint8_t *q, const float *x, float inverse, int64_t n)
     for (int64_t i = 0; i < n; i++) q[i] = e4m3_from_f32(x[i] * inverse);
 }
 
-static void quantize_row(Tensor q, Tensor scale, const float *x, int64_t r, bool pow2)
+void cpu_quantize_row(Tensor q, Tensor scale, const float *x, int64_t r, bool pow2)
 {
     int64_t  K = q.n[1];
     uint8_t *codes = (uint8_t *)row_ptr(q, r);
@@ -78,7 +78,7 @@ void cpu_quantize_rows(Backend *be, Tensor q, Tensor scale, Tensor x, Tensor off
     int64_t R = t_has(offsets) ? ((int32_t *)offsets.data)[t_count(offsets) - 1] : x.n[0];
     REQUIRE((size_t)x.n[1] * 4 <= CPU_OWN, "quantize_rows: rows of %lld", (long long)x.n[1]);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(x)))
-    for (int64_t r = 0; r < R; r++) quantize_row(q, scale, row_read(x, r, cpu_own(be)), r, pow2);
+    for (int64_t r = 0; r < R; r++) cpu_quantize_row(q, scale, row_read(x, r, cpu_own(be)), r, pow2);
 }
 
 /* A block of a weight as f32, `rows` of QUANT_GROUP, and its codes. */

@@ -42,7 +42,8 @@ static const OpKind special[OP_N] = {
     [OP_grouped_scaled]   = { WORK_GROUPED, 1 },
     [OP_grouped_swiglu]   = { WORK_GROUPED, 2 },
     [OP_grouped_dswiglu]  = { WORK_GROUPED, 2 },
-    [OP_grouped_gemm_fp8] = { WORK_GROUPED, 2 },
+    [OP_grouped_gemm_fp8] = { WORK_GROUPED, 1 },
+    [OP_grouped_swiglu_fp8] = { WORK_GROUPED, 1 },
     [OP_attention_fwd]    = { WORK_ATTENTION, 1 },
     [OP_attention_bwd]    = { WORK_ATTENTION_BACK, 3 },   /* delta, matrix products, dq */
     [OP_rmsnorm_bwd]      = { WORK_MEMORY, 2 },           /* partial sums of dw, then their sum */
@@ -63,11 +64,16 @@ static Work work_of(int op, Part part)
     return k == WORK_ATTENTION ? WORK_VISION : k == WORK_ATTENTION_BACK ? WORK_VISION_BACK : k;
 }
 
+static bool is_fp8(int op)
+{
+    return op == OP_gemm_fp8 || op == OP_grouped_gemm_fp8 || op == OP_grouped_swiglu_fp8;
+}
+
 /* FLOPs at the rate of the dtype of the weights that take as long as these; hardware without 8-bit products
  * emulates them. */
 static double wide_flops(const Hardware *h, int op, double flops)
 {
-    if ((op != OP_gemm_fp8 && op != OP_grouped_gemm_fp8) || h->fp8 <= 0) return flops;
+    if (!is_fp8(op) || h->fp8 <= 0) return flops;
     return flops * h->bf16 * h->work[WORK_GEMM].flat / (h->fp8 * h->fp8_share);
 }
 

@@ -1,6 +1,6 @@
 /* ops/cuda/gemm_fp8.cu -- kernels of gemm_fp8.c: a thread for each element of c, where grouped_fp8.cu has no
- * faster way. */
-#include "ops/cuda/grouped_fp8.h"
+ * faster one. */
+#include "ops/cuda/product_fp8.h"
 #include "ops/quant.h"
 
 namespace {
@@ -10,18 +10,18 @@ struct Fp8Args {
     void          *c;
     const uint8_t *a, *b;
     const float   *sa, *sb;
-    const void    *bias;
+    const void    *bias, *res;
     const int32_t *offsets;                              /* NULL: one product */
-    int64_t        M, N, K, E, ldc, lda, ldb, ldsa, ldsb, each_b, each_sb;
-    bool           add, bias_f32;
+    int64_t        M, N, K, E, ldc, lda, ldb, ldsa, ldsb, each_b, each_sb, ldr;
+    bool           bias_f32;
 };
 
 static Fp8Args args_of(Tensor c, Tensor a, Tensor sa, Tensor b, Tensor sb)
 {
     int last = b.rank - 2;
     Fp8Args x = { c.data, (const uint8_t *)a.data, (const uint8_t *)b.data, (const float *)sa.data,
-                  (const float *)sb.data, NULL, NULL, a.n[0], b.n[last], a.n[1], 1, c.s[0], a.s[0], b.s[last],
-                  sa.s[0], sb.s[last], last ? b.s[0] : 0, last ? sb.s[0] : 0, false, false };
+                  (const float *)sb.data, NULL, NULL, NULL, a.n[0], b.n[last], a.n[1], 1, c.s[0], a.s[0],
+                  b.s[last], sa.s[0], sb.s[last], last ? b.s[0] : 0, last ? sb.s[0] : 0, 0, false };
     return x;
 }
 
@@ -56,7 +56,7 @@ template <class T> __global__ void product_kernel(Fp8Args x)
     }
     T *c = (T *)x.c + r * x.ldc + n;
     if (x.bias) sum += x.bias_f32 ? ((const float *)x.bias)[n] : to_f32(((const bf16 *)x.bias)[n]);
-    if (x.add)  sum += to_f32(*c);
+    if (x.res)  sum += to_f32(((const T *)x.res)[r * x.ldr + n]);
     *c = from_f32<T>(sum);
 }
 
@@ -69,17 +69,20 @@ static void launch(Backend *be, const char *what, Tensor c, Fp8Args x)
 }
 
 extern "C" void cuda_gemm_fp8(Backend *be, Tensor c, Tensor a, Tensor sa, Tensor b, Tensor sb, Tensor bias,
-                              int flags)
+                              Tensor res)
 {
+    Tensor none = { };
+    if (product_fp8(be, "gemm_fp8", { c, a, sa, b, sb, none, bias, res })) return;
     Fp8Args x = args_of(c, a, sa, b, sb);
-    x.bias = bias.data, x.bias_f32 = bias.dtype == F32, x.add = flags & GEMM_ACC;
+    x.bias = bias.data, x.bias_f32 = bias.dtype == F32, x.res = res.data, x.ldr = res.s[0];
     launch(be, "gemm_fp8", c, x);
 }
 
 extern "C" void cuda_grouped_gemm_fp8(Backend *be, Tensor c, Tensor a, Tensor sa, Tensor b, Tensor sb,
                                       Tensor offsets)
 {
-    if (grouped_fp8(be, c, a, sa, b, sb, offsets)) return;
+    Tensor none = { };
+    if (product_fp8(be, "grouped_gemm_fp8", { c, a, sa, b, sb, offsets, none, none })) return;
     Fp8Args x = args_of(c, a, sa, b, sb);
     x.offsets = (const int32_t *)offsets.data, x.E = offsets.n[0] - 1;
     launch(be, "grouped_gemm_fp8", c, x);

@@ -104,8 +104,10 @@ enum { NUMBER_BITS = 20 };
 __device__ inline int tile_number(int e, int i) { return e << NUMBER_BITS | i; }
 
 /* Finds a tile by its number, in NT and NN by ascending numbers; WIDE: columns of a tile. CLUSTER: numbers
- * count pairs of tiles, one below the other, one for each block of the cluster. */
-template <int MODE, int WIDE = BN, bool CLUSTER = false> struct ExpertTileWalk {
+ * count pairs of tiles, one below the other, one for each block of the cluster. BANDS: in a wide matrix the
+ * tiles of a band of rows come column by column, so that its a stays in L2 while b passes. */
+template <int MODE, int WIDE = BN, bool CLUSTER = false, bool BANDS = false> struct ExpertTileWalk {
+    enum { BAND = 16, BAND_ACROSS = 8 };        /* rows of tiles of a band; more tiles a row are wide */
     const int *off;
     int E, across, e, begin, count;
 
@@ -128,7 +130,14 @@ template <int MODE, int WIDE = BN, bool CLUSTER = false> struct ExpertTileWalk {
         }
         t.e = e, t.first = off[e], t.rows = uniform(off[e + 1] - off[e]);
         t.m = i / across * BM, t.n = i % across * WIDE;
+        if (BANDS && across > BAND_ACROSS) place_in_band(i, t);
         return true;
+    }
+    __device__ void place_in_band(int i, ExpertTile &t) const
+    {
+        int first = i / (BAND * across) * BAND, rows = min((int)BAND, count / across - first);
+        i -= first * across;
+        t.m = (first + i % rows) * BM, t.n = i / rows * WIDE;
     }
     __device__ int tiles() const { return begin + count; }     /* of all experts, once find was false */
 };
@@ -342,7 +351,8 @@ __device__ inline void store_piece(float, uint32_t at, const uint32_t *v)
 
 /* Stores a piece to columns col .. of the strip's rows, by TMA or, at the ragged end of an expert, row by
  * row. */
-__device__ inline void send(uint32_t at, const CUtensorMap *map, bf16 *to, int64_t row_size, const Strip &o,
+template <class T>
+__device__ inline void send(uint32_t at, const CUtensorMap *map, T *to, int64_t row_size, const Strip &o,
                             int col, int N)
 {
     int lane = threadIdx.x % 32;
@@ -351,7 +361,7 @@ __device__ inline void send(uint32_t at, const CUtensorMap *map, bf16 *to, int64
         __syncwarp();
         if (!lane) tma_store(map, at, o.x + col, o.y, 0);
     } else {
-        int x = o.x + col + lane % 8 * 8;
+        int x = o.x + col + lane % 8 * (16 / (int)sizeof(T));
         __syncwarp();
         #pragma unroll 1
         for (int i = 0; i < 4; i++) {

@@ -1,4 +1,5 @@
-/* ops/cuda/grouped_fp8.cuh -- the experts' products of e4m3: tiles as in grouped.cuh, sums as in ops/quant.h.
+/* ops/cuda/grouped_fp8.cuh -- the experts' products of e4m3, and dense ones as those
+ * of one expert: tiles as in grouped.cuh, sums as in ops/quant.h.
  *
  * A stage is 128 along K, one group of scales: its operands take the bytes of a bf16 stage of 64. A consumer
  * warpgroup multiplies its 64 rows by one half of the tile's columns, 128 of them with one scale of b, and
@@ -13,7 +14,7 @@
 
 #include "ops/cuda/grouped.cuh"
 #include "ops/cuda/hopper_fp8.cuh"
-#include "ops/cuda/grouped_fp8.h"
+#include "ops/cuda/product_fp8.h"
 
 /* Shared memory: stages, four pieces (see grouped.cuh) of each consumer warp, scales of a of 128 rows and of
  * b of two halves of the columns for each stage, barriers, the queue, the segments. TMA reads from 16 bytes
@@ -45,7 +46,7 @@ __device__ inline float load_scales(const Fp8Job &j, const ExpertTile &t, int st
 template <int WIDE>
 __device__ void produce_fp8(const Fp8Maps &maps, const Fp8Job &j, const int *off, uint32_t base)
 {
-    ExpertTileWalk<GEMM_NT, WIDE> walk(off, j.g);
+    ExpertTileWalk<GEMM_NT, WIDE, false, true> walk(off, j.g);
     TileDrawer tiles(j.g.drawn, base + QUEUE8);
     ExpertTile t;
     int   s = 0, phase = 0, lane = threadIdx.x % 32;
@@ -99,7 +100,7 @@ __device__ inline void clear_sums(float (&sum)[BN / 2])
 template <class End>
 __device__ void multiply_tiles_fp8(const Fp8Job &j, const int *off, uint32_t base, const End &end)
 {
-    ExpertTileWalk<GEMM_NT, End::WIDE> walk(off, j.g);
+    ExpertTileWalk<GEMM_NT, End::WIDE, false, true> walk(off, j.g);
     TileReader tiles(base + QUEUE8);
     int        warp = uniform(threadIdx.x / 32), group = warp / 4, s = 0, phase = 0;
     uint32_t   own_scale = base + SCALE_A + (warp * 16 + threadIdx.x % 32 / 4) * 4;
@@ -159,7 +160,7 @@ fp8_tiles(const __grid_constant__ Fp8Maps maps, const __grid_constant__ Fp8Job j
     extern __shared__ __align__(1024) char smem[];
     uint32_t base = smem_at(smem);
     int     *off  = (int *)(smem + OFFSETS8);
-    for (int i = threadIdx.x; i <= j.g.E; i += THREADS) off[i] = j.g.first.begin(i);
+    for (int i = threadIdx.x; i <= j.g.E; i += THREADS) off[i] = j.g.first.at<true>(i);
     if (threadIdx.x == 0) barriers_fp8(base);
     __syncthreads();
     if (threadIdx.x < CONSUMERS * 32) {
@@ -176,17 +177,18 @@ fp8_tiles(const __grid_constant__ Fp8Maps maps, const __grid_constant__ Fp8Job j
 /* --- host --- */
 
 template <class End>
-static void launch_fp8(Backend *be, const Fp8Maps &maps, const Fp8Job &j, const End &end, int64_t R)
+static void launch_fp8(Backend *be, const char *what, const Fp8Maps &maps, const Fp8Job &j, const End &end,
+                       int64_t R)
 {
     int64_t E = j.g.E, most = (ceil_div(R, BM) + E) * ceil_div(j.g.N, End::WIDE);
-    LAUNCH(be, "grouped_gemm_fp8", fp8_tiles<End>, min_i64(cuda_compute_sms(be), most), THREADS,
+    LAUNCH(be, what, fp8_tiles<End>, min_i64(cuda_compute_sms(be), most), THREADS,
            OFFSETS8 + (E + 1) * sizeof(int), maps, j, end);
 }
 
 static inline Fp8Job fp8_job(Backend *be, Tensor offsets, Tensor a, Tensor b, Tensor sb)
 {
     Fp8Job j = { };
-    j.g.first = { (const int *)offsets.data, 1, 1 };
+    j.g.first = { (const int *)offsets.data, t_has(offsets) ? 1 : (int)a.n[0], 1 };
     j.g.E = (int)b.n[0], j.g.N = (int)b.n[1], j.g.steps = (int)ceil_div(a.n[1], K8);
     j.g.drawn = cuda_of(be)->tile_counter;
     j.scale = (const float *)sb.data, j.scale_expert = sb.s[0], j.scale_row = sb.s[1];

@@ -3,6 +3,7 @@
  *
  * A lane holds up to N Packs of g, u (and dh) at a time and has read them all before it writes, since dgu may
  * lie over gu, or its first half over dh. */
+#include "ops/cuda/quant.cuh"
 #include "ops/cuda/rows.cuh"
 #include "ops/cuda/swiglu.cuh"
 
@@ -95,9 +96,34 @@ typedef struct Backward {
     const float *gate;
     int64_t      dgate_stride, gate_stride, R, F;
     const int   *used;
+    uint8_t     *q;                             /* codes of dgu and their scales, where they are wanted */
+    float       *scale;
+    int64_t      q_row, scale_row;
+    bool         pow2;
 } Backward;
 
-template <class T, int N> static __global__ void __launch_bounds__(32 * WARPS, 2) backward_packs(Backward a)
+/* Codes of the values of a lane from column p E of a half of row r on, by all lanes of a warp; 128 / E
+ * neighbouring lanes share a group, and F is whole groups. */
+template <class T> static __device__ inline void put_codes(const Backward &a, int64_t r, int p, int64_t half,
+                                                           const Pack<T> &x)
+{
+    constexpr int E = Pack<T>::N;
+    uint32_t amax = 0;
+    #pragma unroll
+    for (int i = 0; i < E; i++) amax = max(amax, quant_magnitude(to_f32(x.v[i])));
+    QuantScale s = quant_scale(lanes_max<QUANT_GROUP / E>(amax), a.pow2);
+    int64_t    col = half + p * E;
+    if (p * E >= a.F) return;
+    #pragma unroll
+    for (int i = 0; i < E; i += 4)
+        *(uint32_t *)(a.q + r * a.q_row + col + i) =
+            e4m3_four(to_f32(x.v[i]) * s.inverse, to_f32(x.v[i + 1]) * s.inverse,
+                      to_f32(x.v[i + 2]) * s.inverse, to_f32(x.v[i + 3]) * s.inverse);
+    if (col % QUANT_GROUP == 0) a.scale[col / QUANT_GROUP * a.scale_row + r] = s.scale;
+}
+
+template <class T, int N, bool CODES>
+static __global__ void __launch_bounds__(32 * WARPS, 2) backward_packs(Backward a)
 {
     constexpr int E = Pack<T>::N;
     int64_t       r = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
@@ -106,26 +132,28 @@ template <class T, int N> static __global__ void __launch_bounds__(32 * WARPS, 2
     float    gate = a.gate ? a.gate[r * a.gate_stride] : 1.0f, sum = 0.0f;
     const T *g = row_of<T>(a.gu, r), *u = g + a.F, *dh = row_of<T>(a.dh, r);
     T       *dg = row_of<T>(a.dgu, r), *du = dg + a.F;
-    for (int from = lane; from < packs; from += 32 * N) {
+    for (int from = 0; from < packs; from += 32 * N) {
         Pack<T> gk[N], uk[N], dk[N];
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            int p = from + 32 * k;
+            int p = from + lane + 32 * k;
             if (p >= packs) continue;
             gk[k] = pack_stream(g + p * E), uk[k] = pack_stream(u + p * E);
             dk[k] = pack_stream(dh + p * E);
         }
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            int p = from + 32 * k;
-            if (p >= packs) continue;
-            float vg[E], vu[E];
+            int   p = from + lane + 32 * k;
+            float vg[E] = { }, vu[E] = { };
+            if (p < packs) {
 #pragma unroll
-            for (int i = 0; i < E; i++)
-                sum += dswiglu(&vg[i], &vu[i], to_f32(dk[k].v[i]), to_f32(gk[k].v[i]), to_f32(uk[k].v[i]),
-                               gate);
-            pack_store(dg + p * E, pack_of<T>(vg));
-            pack_store(du + p * E, pack_of<T>(vu));
+                for (int i = 0; i < E; i++)
+                    sum += dswiglu(&vg[i], &vu[i], to_f32(dk[k].v[i]), to_f32(gk[k].v[i]),
+                                   to_f32(uk[k].v[i]), gate);
+            }
+            Pack<T> both[2] = { pack_of<T>(vg), pack_of<T>(vu) };
+            if (p < packs) pack_store(dg + p * E, both[0]), pack_store(du + p * E, both[1]);
+            if (CODES) put_codes(a, r, p, 0, both[0]), put_codes(a, r, p, a.F, both[1]);
         }
     }
     sum = warp_sum(sum);
@@ -148,19 +176,25 @@ static __global__ void __launch_bounds__(32 * WARPS) backward_any(Backward a)
     if (a.dgate && !(threadIdx.x & 31)) a.dgate[r * a.dgate_stride] = sum;
 }
 
+Backward backward_of(Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate, const int *used)
+{
+    Backward a = { view_of(dgu), view_of(dh), view_of(gu), (float *)dgate.data, (const float *)gate.data,
+                   dgate.s[0], gate.s[0], dh.n[0], dh.n[1], used };
+    return a;
+}
+
 }
 
 void swiglu_bwd_used(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate,
                      const int *used)
 {
-    Backward a = { view_of(dgu), view_of(dh), view_of(gu), (float *)dgate.data, (const float *)gate.data,
-                   dgate.s[0], gate.s[0], dh.n[0], dh.n[1], used };
+    Backward a = backward_of(dgu, dgate, dh, gu, gate, used);
     int      d = gu.dtype;
     int64_t  blocks = ceil_div(a.R, WARPS);
     if (!a.R) return;
     if (packs_as(dgu, d) && packs_as(dh, d) && packs_as(gu, d))
         BY_DTYPE(d, T, BY_HELD(a.F / Pack<T>::N, N,
-            LAUNCH(be, "swiglu_bwd", (backward_packs<T, N>), blocks, 32 * WARPS, 0, a)));
+            LAUNCH(be, "swiglu_bwd", (backward_packs<T, N, false>), blocks, 32 * WARPS, 0, a)));
     else
         LAUNCH(be, "swiglu_bwd", backward_any, blocks, 32 * WARPS, 0, a);
 }
@@ -168,4 +202,23 @@ void swiglu_bwd_used(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu
 extern "C" void cuda_swiglu_bwd(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate)
 {
     swiglu_bwd_used(be, dgu, dgate, dh, gu, gate, NULL);
+}
+
+extern "C" void cuda_swiglu_bwd_fp8(Backend *be, Tensor dgu, Tensor q, Tensor scale, Tensor dgate, Tensor dh,
+                                    Tensor gu, Tensor gate, Tensor offsets, bool pow2)
+{
+    const int *used = t_has(offsets) ? (const int *)offsets.data + t_count(offsets) - 1 : NULL;
+    int        d = gu.dtype;
+    bool       packed = packs_as(dgu, d) && packs_as(dh, d) && packs_as(gu, d) && packs(q);
+    if (!dh.n[0]) return;
+    if (!packed || dh.n[1] % QUANT_GROUP) {
+        swiglu_bwd_used(be, dgu, dgate, dh, gu, gate, used);
+        cuda_quantize_rows(be, q, scale, dgu, offsets, pow2);
+        return;
+    }
+    Backward a = backward_of(dgu, dgate, dh, gu, gate, used);
+    a.q = (uint8_t *)q.data, a.scale = (float *)scale.data, a.q_row = q.s[0], a.scale_row = scale.s[0];
+    a.pow2 = pow2;
+    BY_DTYPE(d, T, BY_HELD(a.F / Pack<T>::N, N,
+        LAUNCH(be, "swiglu_bwd_fp8", (backward_packs<T, N, true>), ceil_div(a.R, WARPS), 32 * WARPS, 0, a)));
 }
