@@ -93,14 +93,6 @@ static Status check_device(const Config *c)
     return OK;
 }
 
-/* CUDA has kernels for FP8 products, but no run has trained with them. */
-static Status check_precision(const Config *c)
-{
-    if (strcmp(c->train.precision, "fp8_block") || strcmp(backend_pick(c->device.backend), "cuda")) return OK;
-    return fail(E_CONFIG, "train.precision = fp8_block: GPUs do not train in FP8 yet, only the CPU does, to "
-                "try its numerics; set train.precision=bf16, or device.backend=cpu");
-}
-
 /* Required keys and contradictions. */
 static Status check_required(const Config *c)
 {
@@ -128,6 +120,5 @@ Status recipe_check(const Config *c)
     TRY(check_required(c));
     TRY(recipe_check_types(c));
     TRY(recipe_check_lora(c));
-    TRY(check_device(c));
-    return check_precision(c);
+    return check_device(c);
 }
