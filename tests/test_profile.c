@@ -86,11 +86,12 @@ static void sets_agree_with_cells(void)
         .from = a, .to = b, .launched = l, .stream = s, .name = "kernel"                                     \
     }
 
-static bool near(double a, double b) { return fabs(a - b) < 1e-9; }
+static bool near(double a, double b) { return fabs(a - b) < 1e-4; }
 
 /* One step of 100 s after one that ends at 10, on a device with three streams:
- *   compute 10-30, gap 30-35 (launched late, at 34), 35-50, gap 50-60 (launched; communication 45-58), 60-90,
- *   gap 90-92 (launched), 92-110; a copy 20-40; a second group 85-105. */
+ *   compute 10-30, gap 30-35 (launched late, at 34), 35-50, gap 50-60 (launched; communication 45-58), 60-90
+ *   but for a short drain, gap 90-92 (launched), 92-110; a copy 20-40; a second group 85-105.
+ * Of the gap 50-60 nothing explains the last 2 s, and the host sees the end half a second late. */
 static void gaps_have_causes(void)
 {
     HostEvent  host[]   = { HOST(OP, OP_gemm, 0, 1),
@@ -101,6 +102,7 @@ static void gaps_have_causes(void)
                             HOST(OP, OP_attention_fwd, 40, 41, .place = { PART_DECODER, GRAPH_ATTN }),
                             HOST(CALL, GR_dp, 41, 42),
                             HOST(OP, OP_grouped_gemm, 42, 43, .place = { PART_DECODER }),
+                            HOST(SYNC, 0, 50, 110.5),
                             HOST(DATA, 0, 30, 33) };
     DeviceSpan device[] = {
         KERNEL(5, 10, 0.5, 7),
@@ -108,7 +110,8 @@ static void gaps_have_causes(void)
         KERNEL(45, 58, 12.5, 8),
         { .from = 20, .to = 40, .launched = 13.5, .kind = SPAN_H2D, .bytes = 99, .stream = 9 },
         KERNEL(35, 50, 34.2, 7),
-        KERNEL(60, 90, 40.5, 7),
+        KERNEL(60, 70, 40.5, 7),
+        KERNEL(70.00001, 90, 40.6, 7),
         KERNEL(85, 105, 41.5, 8),
         KERNEL(92, 110, 42.5, 7)
     };
@@ -121,8 +124,8 @@ static void gaps_have_causes(void)
     EXPECT_OK(analyze(&p, &s, &r));
     EXPECT(near(p.step, 100) && near(p.compute, 83) && near(p.busy, 98) && near(p.idle, 2), "%g %g %g %g",
            p.step, p.compute, p.busy, p.idle);
-    EXPECT(near(p.launch_starved, 4.2) && near(p.blocking, 8 + 2 + 0.8) && near(p.dependency, 2), "%g %g %g",
-           p.launch_starved, p.blocking, p.dependency);
+    EXPECT(near(p.launch_starved, 4.2) && near(p.blocking, 8 + 2 + 0.8) && near(1e5 * p.dependency, 1),
+           "%g %g %g", p.launch_starved, p.blocking, p.dependency);
     EXPECT(near(p.comm, 33) && near(p.exposed, 8 + 2) && near(p.hidden, 23) && near(p.copies, 5),
            "%g %g %g %g", p.comm, p.exposed, p.hidden, p.copies);
     EXPECT(near(p.group[GR_tp].exposed, 8) && near(p.group[GR_tp].blocking, 8) && p.group[GR_tp].calls == 1 &&
@@ -133,7 +136,7 @@ static void gaps_have_causes(void)
            "categories");
     EXPECT(near(p.layer[LAYER_ATTENTION], 30) && near(p.layer[LAYER_MOE], 18) && near(p.optimizer, 15),
            "layers");
-    EXPECT(near(p.data_wait, 3) && near(p.residual, 0), "%g %g", p.data_wait, p.residual);
+    EXPECT(near(p.data_wait, 3) && near(p.residual, 2 + 0.5), "%g %g", p.data_wait, p.residual);
     spans_close(&s);
 }
 
@@ -155,6 +158,15 @@ static void hosts_are_devices(void)
     EXPECT(near(p.comm, 16 + 4) && near(p.exposed, 1 + 6 + 4) && near(p.dependency, 0), "%g %g", p.comm,
            p.exposed);
     spans_close(&s);
+}
+
+static void tags_keep_places(void)
+{
+    HostPlace p = { PART_HEAD, GRAPH_MOE, PASS_UPDATE, true, 93, 7 }, q = { .micro = 7 };
+    EXPECT(host_untag(host_tag(LEDGER_OPS - 1, &p), &q) == LEDGER_OPS - 1, "op");
+    EXPECT(p.part == q.part && p.scope == q.scope && p.pass == q.pass && p.replay == q.replay &&
+           p.layer == q.layer && q.micro == 7, "place");
+    EXPECT(PART_N < 8 && GRAPH_SCOPES <= 8 && PASS_N <= 4 && LEDGER_OPS <= 128, "a field is too narrow");
 }
 
 /* ---- a run ---- */
@@ -274,6 +286,7 @@ int main(void)
     RUN(sets_agree_with_cells);
     RUN(gaps_have_causes);
     RUN(hosts_are_devices);
+    RUN(tags_keep_places);
     RUN(profiles_are_read_back);
     RUN(hostile_files_are_refused);
     RUN(small_runs_are_explained);                           /* removes the folder */

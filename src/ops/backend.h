@@ -68,6 +68,7 @@ typedef struct DeviceSpan {
     int64_t        bytes;                                     /* of a copy */
     int            stream;
     DeviceSpanKind kind;
+    uint32_t       tag;                                       /* of a kernel in a graph, see DeviceTrace */
 } DeviceSpan;
 
 /* Recording of spans, for profiles. Nothing is recorded, and nothing costs time, before start and after
@@ -76,6 +77,8 @@ typedef struct DeviceTrace {
     void   (*load)(void);                                     /* once, before the backend opens */
     const char *(*start)(Backend *be);                        /* how: "cupti", "events"; NULL: not possible */
     void   (*op)(Backend *be, bool begins);                   /* around the launches of an op */
+    void   (*tag)(uint32_t tag);                              /* of kernels that are captured in graphs from
+                                                                 now on; 0: none */
     size_t (*stop)(Backend *be, DeviceSpan **out);            /* waits for the device; for free() */
     void   (*range)(const char *name);                        /* an NVTX range ends, and this one begins;
                                                                  NULL: none */

@@ -98,17 +98,21 @@ static bool is_data_wait(const HostEvent *e) { return e->kind == HOST_DATA; }
 
 /* ---- gaps of compute ---- */
 
-/* The part of each gap in which the host has not launched the next compute yet. */
-static Set starved_of(Analysis *a, Set gaps)
+/* The gaps that begin before the host has launched the next compute: `late` whole, and of each the part up to
+ * that launch. After it the launch is on its way to the device. */
+static Set starved_of(Analysis *a, Set gaps, Set *late)
 {
     const SpanList *all = a->spans;
     Set    s = set_of_size(a, gaps.n);
     size_t k = 0;
-    for (size_t i = 0; s.x && i < gaps.n; i++) {
+    *late = set_of_size(a, gaps.n);
+    for (size_t i = 0; s.x && late->x && i < gaps.n; i++) {
         Interval g = gaps.x[i];
         while (k < all->n && (all->span[k].from < g.to || !is_compute(&all->span[k], 0))) k++;
         double launched = k < all->n ? all->span[k].launched : g.to;
-        if (launched > g.from) s.x[s.n++] = (Interval){ g.from, fmin(launched, g.to) };
+        if (launched <= g.from) continue;
+        s.x[s.n++] = (Interval){ g.from, fmin(launched, g.to) };
+        late->x[late->n++] = g;
     }
     return s;
 }
@@ -139,18 +143,35 @@ static void fill_group_blocking(Analysis *a, StepProfile *out, Set blocking)
     }
 }
 
-/* step = compute + launch_starved + blocking + dependency, by construction. */
+/* What an op may take to begin after the one before it has ended. */
+static const double DRAIN_MOST = 20e-6;
+
+/* Gaps with the next op launched and nothing that it could wait for: short ones are the drain of the op
+ * before, longer ones are not explained. */
+static void split_rest(const Analysis *a, StepProfile *out, Set rest)
+{
+    out->dependency = out->residual = 0;
+    for (size_t i = 0; i < rest.n; i++) {
+        double seconds = (rest.x[i].to - rest.x[i].from) / a->steps;
+        if (rest.x[i].to - rest.x[i].from <= DRAIN_MOST) out->dependency += seconds;
+        else                                             out->residual += seconds;
+    }
+}
+
+/* step = compute + launch_starved + blocking + dependency + residual, by construction. */
 static void fill_gaps(Analysis *a, StepProfile *out, Set compute)
 {
-    Set gaps = set_of_size(a, compute.n + 1);
+    Set gaps = set_of_size(a, compute.n + 1), late;
     if (gaps.x) gaps.n = intervals_gaps(gaps.x, compute.x, compute.n, a->window);
-    Set starved = starved_of(a, gaps), blocking = blocking_of(a, gaps, starved);
-    Set late = combine(a, intervals_subtract, starved, blocking);
-    out->launch_starved = mean_and_drop(a, late);
-    out->blocking = mean(a, blocking);
-    out->dependency = mean(a, gaps) - out->launch_starved - out->blocking;
+    Set starved = starved_of(a, gaps, &late), blocking = blocking_of(a, gaps, starved);
+    Set host = combine(a, intervals_subtract, late, blocking);
+    Set launched = combine(a, intervals_subtract, gaps, late);
+    Set rest = combine(a, intervals_subtract, launched, blocking);
+    out->launch_starved = mean(a, host), out->blocking = mean(a, blocking);
+    split_rest(a, out, rest);
     fill_group_blocking(a, out, blocking);
-    drop(&gaps), drop(&starved), drop(&blocking);
+    Set used[] = { gaps, late, starved, blocking, host, launched, rest };
+    for (size_t i = 0; i < sizeof used / sizeof *used; i++) drop(&used[i]);
 }
 
 /* ---- the rest ---- */
@@ -213,13 +234,16 @@ static void count(Analysis *a, StepProfile *out)
     }
 }
 
-/* The host's clock over the same steps may differ from the device's. */
-static double residual_of(const Analysis *a, const StepProfile *out)
+/* The host that waits for the last op of the device goes on when that has ended: what lies between the two is
+ * an error of the conversion of the device's clock, and the time that results take to the host. */
+static double clock_error(const Analysis *a)
 {
-    const SpanList *s = a->spans;
-    double host = (s->step[s->steps - 1].host_ended - s->step[0].host_ended) / a->steps;
-    double sum = out->compute + out->launch_starved + out->blocking + out->dependency;
-    return fabs(out->step - sum) + fabs(host - out->step) + s->unmatched / (a->steps + 1);
+    double least = INFINITY;
+    for (size_t i = 0; i < a->host->n; i++) {
+        const HostEvent *e = &a->host->event[i];
+        if (is_host_wait(e)) least = fmin(least, fabs(e->to - a->window.to));
+    }
+    return least < INFINITY ? least / a->steps : 0;
 }
 
 Status analyze(StepProfile *out, const SpanList *s, const Recorder *r)
@@ -236,7 +260,7 @@ Status analyze(StepProfile *out, const SpanList *s, const Recorder *r)
     fill_gaps(&a, out, compute);
     fill_lists(&a, out);
     count(&a, out);
-    out->residual = residual_of(&a, out);
+    if (!s->host) out->residual += clock_error(&a);
     drop(&compute);
     return a.failed ? fail(E_FIT, "no host memory to analyze a profile") : OK;
 }

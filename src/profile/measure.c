@@ -55,7 +55,9 @@ static Status warm_up(Measurement *m)
     int n = m->conf->warmup;
     WindowStep *step = calloc((size_t)n + 1, sizeof *step);
     if (!step) return fail(E_FIT, "no host memory for the steps of a profile");
+    recorder_start(&m->recorder, &m->trainer.engine.be, NULL);           /* tags what graphs capture */
     Status st = n ? window_run(&m->trainer, step, n) : OK;
+    recorder_close(&m->recorder);
     free(step);
     return st;
 }
@@ -88,6 +90,9 @@ static Status run_profiled(Measurement *m)
     m->source = "host";
     if (!be->device->host_memory) m->source = trace ? trace->start(be) : NULL;
     if (!m->source) return fail(E_DEVICE, "the GPU's work cannot be recorded");
+    if (!strcmp(m->source, "events"))
+        log_warn(&m->trainer.log, "intervals come from CUDA events, without copies and communication: %s",
+                 status_text());
     recorder_start(&m->recorder, be, trace && !strcmp(m->source, "events") ? trace : NULL);
     Status st = window_run(&m->trainer, m->profiled, m->n);
     add_data_waits(m);

@@ -25,6 +25,22 @@ void host_place_text(char *out, size_t n, const HostPlace *p)
     if (p->layer) snprintf(out + at, n - (size_t)at, " layer %d", p->layer - 1);
 }
 
+/* A bit that is set, op, part, scope, pass, replay, layer. */
+uint32_t host_tag(int op, const HostPlace *p)
+{
+    uint32_t place = (uint32_t)(p->part & 7) << 21 | (uint32_t)(p->scope & 7) << 18 |
+                     (uint32_t)(p->pass & 3) << 16 | (uint32_t)p->replay << 15 |
+                     (uint32_t)(p->layer & 0x7fff);
+    return 1u << 31 | (uint32_t)(op & 127) << 24 | place;
+}
+
+int host_untag(uint32_t tag, HostPlace *p)
+{
+    p->part = tag >> 21 & 7, p->scope = tag >> 18 & 7, p->pass = tag >> 16 & 3;
+    p->replay = tag >> 15 & 1, p->layer = (int16_t)(tag & 0x7fff);
+    return (int)(tag >> 24 & 127);
+}
+
 static HostPlace place_of(const Recorder *r)
 {
     const ActivityPlace *at = &activity_self()->place;
@@ -65,7 +81,8 @@ static HostEvent *begin(Recorder *r, HostKind kind, int id)
 static void on_op(CostListener *m, const Ledger *l, int op, double flops, int64_t bytes, double rows)
 {
     Recorder *r = (Recorder *)m;
-    begin(r, HOST_OP, op);
+    HostEvent *e = begin(r, HOST_OP, op);
+    if (e && r->be->capturing && r->be->device->trace) r->be->device->trace->tag(host_tag(op, &e->place));
     if (r->trace) r->trace->op(r->be, true);
 }
 
@@ -100,14 +117,16 @@ static void on_host(CostListener *m, CostHost what)
 {
     static const HostKind kind[] = { [COST_LAUNCH] = HOST_LAUNCH, [COST_UPLOAD] = HOST_UPLOAD,
                                      [COST_SYNC] = HOST_SYNC };
-    begin((Recorder *)m, kind[what], 0);
+    Recorder *r = (Recorder *)m;
+    begin(r, kind[what], 0);
+    if (what == COST_LAUNCH && r->trace) r->trace->op(r->be, true);
 }
 
 static void on_done(CostListener *m)
 {
     Recorder  *r = (Recorder *)m;
     HostEvent *e = r->open ? &r->event[r->open - 1] : NULL;
-    if (e && e->kind == HOST_OP && r->trace) r->trace->op(r->be, false);
+    if (e && (e->kind == HOST_OP || e->kind == HOST_LAUNCH) && r->trace) r->trace->op(r->be, false);
     if (e) e->to = clock_now();
     r->open = 0;
 }

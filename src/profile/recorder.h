@@ -60,6 +60,10 @@ void recorder_close(Recorder *r); /* twice is fine */
 /* An event that the ledger does not see, such as a wait for data; before recorder_stop. */
 void recorder_add(Recorder *r, HostKind kind, int id, double from, double to);
 
+/* An op and its place, but for the micro-batch, as the tag of kernels that are captured (DeviceTrace), and
+ * back: untag sets all but the micro-batch, and returns the op. */
+uint32_t host_tag(int op, const HostPlace *p);
+int      host_untag(uint32_t tag, HostPlace *p);
 /* "backward of micro-batch 2, decoder layer 7" */
 void host_place_text(char *out, size_t n, const HostPlace *p);
 

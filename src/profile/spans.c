@@ -97,13 +97,16 @@ static void name_by_event(TraceSpan *s, const HostEvent *e, const DeviceSpan *d)
     s->place = e->place, s->layer = classify_layer(-1, &e->place);
     if (e->kind == HOST_CALL && s->launched <= e->to) {
         s->category = CAT_COMM, s->group = e->id, s->call = e->calls;
+    } else if (kernel && d->tag) {
+        s->op = host_untag(d->tag, &s->place), s->category = classify_op(s->op, (Part)s->place.part);
+        s->layer = classify_layer(s->op, &s->place);
     } else if (e->kind == HOST_OP && kernel && s->launched <= e->to) {
         s->op = e->id, s->category = classify_op(e->id, (Part)e->place.part);
         s->layer = classify_layer(e->id, &e->place);
     }
 }
 
-static TraceSpan span_of_device(SpanList *all, const Recorder *r, const DeviceSpan *d)
+static TraceSpan span_of_device(const Recorder *r, const DeviceSpan *d)
 {
     const HostEvent *e    = event_at(r, d->launched);
     TraceSpan        s    = { .from     = d->from,
@@ -119,7 +122,6 @@ static TraceSpan span_of_device(SpanList *all, const Recorder *r, const DeviceSp
     Part             part = e ? (Part)e->place.part : PART_DECODER;
     s.category            = d->kind == SPAN_KERNEL ? classify_kernel(d->name, part) : classify_span(d->kind);
     if (e) name_by_event(&s, e, d);
-    else if (d->kind == SPAN_KERNEL) all->unmatched += d->to - d->from;
     if (s.category == CAT_COMM && s.group < 0) s.group = GR_etp_ep;
     return s;
 }
@@ -150,10 +152,11 @@ Status spans_open(SpanList *s, const Recorder *r, const DeviceSpan *device, size
                   int steps)
 {
     size_t most = device ? n : r->n;
-    *s          = (SpanList){ .step = step, .steps = steps, .span = malloc((most + 1) * sizeof *s->span) };
+    *s = (SpanList){ .step = step, .steps = steps, .host = !device,
+                     .span = malloc((most + 1) * sizeof *s->span) };
     if (!s->span || r->full) return spans_close(s), fail(E_FIT, "no host memory for the events of a profile");
     if (!device) add_host_spans(s, r);
-    for (size_t i = 0; device && i < n; i++) s->span[s->n++] = span_of_device(s, r, &device[i]);
+    for (size_t i = 0; device && i < n; i++) s->span[s->n++] = span_of_device(r, &device[i]);
     qsort(s->span, s->n, sizeof *s->span, by_start);
     end_steps(s, !device);
     return OK;

@@ -28,7 +28,7 @@ typedef struct SpanList {
     size_t     n;
     StepMark  *step; /* (steps) the caller's */
     int        steps;
-    double     unmatched; /* seconds of kernels that no event of the host launched */
+    bool       host; /* the host is the device */
 } SpanList;
 
 /* device NULL: the host is the device. Fills the `ended` of the steps. */

@@ -39,4 +39,5 @@ static void trace_range(const char *name)
     if (open) nvtxRangePushA(name);
 }
 
-const DeviceTrace cuda_trace = { trace_load, trace_start, trace_events_op, trace_stop, trace_range };
+const DeviceTrace cuda_trace = { trace_load, trace_start, trace_events_op, cupti_tag, trace_stop,
+                                 trace_range };

@@ -17,6 +17,11 @@ bool   cupti_load(void);
 bool   cupti_start(void);
 size_t cupti_stop(DeviceSpan **out);
 
+/* trace_cupti_graph.cu: which op a kernel of a graph belongs to. `library`: an open libcupti. */
+bool     cupti_follow_graphs(void *library);
+void     cupti_tag(uint32_t tag);
+uint32_t cupti_tag_of(uint64_t node);
+
 /* trace_events.cu */
 bool   trace_events_start(Backend *be);
 void   trace_events_op(Backend *be, bool begins);

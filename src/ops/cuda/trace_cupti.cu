@@ -18,7 +18,8 @@
     LIB(enable_runtime, cuptiActivityEnableRuntimeApi)                                             \
     LIB(enable_driver, cuptiActivityEnableDriverApi)                                               \
     LIB(flush, cuptiActivityFlushAll)                                                              \
-    LIB(next, cuptiActivityGetNextRecord)
+    LIB(next, cuptiActivityGetNextRecord)                                                          \
+    LIB(result_string, cuptiGetResultString)
 
 typedef struct CuptiLibrary {
     void *file;
@@ -82,6 +83,17 @@ static uint64_t CUPTIAPI host_clock(void) { return (uint64_t)(clock_now() * 1e9)
 
 /* ---- opening ---- */
 
+/* Keeps the reason as status_text(). */
+static bool refuse(const char *format, const char *text) { return fail(E_DEVICE, format, text) == OK; }
+
+static bool accepts(CUptiResult r, const char *what)
+{
+    const char *text = "";
+    if (r == CUPTI_SUCCESS) return true;
+    cupti.lib.result_string(r, &text);
+    return fail(E_DEVICE, "CUPTI, %s: %s", what, text) == OK;
+}
+
 static bool open_library(CuptiLibrary *l)
 {
     static const char *const names[] = { "libcupti.so.13", "libcupti.so",
@@ -89,9 +101,10 @@ static bool open_library(CuptiLibrary *l)
                                          "/usr/local/cuda/lib64/libcupti.so.13" };
     for (size_t i = 0; i < sizeof names / sizeof *names && !l->file; i++)
         l->file = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    if (!l->file) return false;
+    if (!l->file) return refuse("%s", dlerror());
 #define LIB(field, symbol)                                                                         \
-    if (!(l->field = (decltype(l->field))dlsym(l->file, #symbol))) return false;
+    if (!(l->field = (decltype(l->field))dlsym(l->file, #symbol)))                                 \
+        return refuse("libcupti has no %s", #symbol);
     CUPTI_CALLS(LIB)
 #undef LIB
     return true;
@@ -101,11 +114,11 @@ static bool set_records(bool on)
 {
     bool ok = true;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        ok = (on ? cupti.lib.enable(kinds[i]) : cupti.lib.disable(kinds[i])) == CUPTI_SUCCESS && ok;
+        ok = accepts(on ? cupti.lib.enable(kinds[i]) : cupti.lib.disable(kinds[i]), "records of work") && ok;
     for (size_t i = 0; i < sizeof runtime_calls / sizeof *runtime_calls; i++)
-        ok = cupti.lib.enable_runtime(runtime_calls[i], on) == CUPTI_SUCCESS && ok;
+        ok = accepts(cupti.lib.enable_runtime(runtime_calls[i], on), "records of launches") && ok;
     for (size_t i = 0; i < sizeof driver_calls / sizeof *driver_calls; i++)
-        ok = cupti.lib.enable_driver(driver_calls[i], on) == CUPTI_SUCCESS && ok;
+        ok = accepts(cupti.lib.enable_driver(driver_calls[i], on), "records of launches") && ok;
     return ok;
 }
 
@@ -113,9 +126,10 @@ bool cupti_load(void)
 {
     if (cupti.ready) return true;
     if (!cupti.lib.file && !open_library(&cupti.lib)) return false;
-    cupti.ready = cupti.lib.register_clock(host_clock) == CUPTI_SUCCESS &&
-                  cupti.lib.register_callbacks(give_buffer, take_buffer) == CUPTI_SUCCESS &&
+    cupti.ready = accepts(cupti.lib.register_clock(host_clock), "clock") &&
+                  accepts(cupti.lib.register_callbacks(give_buffer, take_buffer), "buffers") &&
                   set_records(true) && set_records(false);
+    if (cupti.ready) cupti_follow_graphs(cupti.lib.file);
     return cupti.ready;
 }
 
@@ -156,7 +170,8 @@ static DeviceSpanKind copy_kind(uint8_t kind)
 
 template <class R> static DeviceSpan span_of(const R *r, const char *name, int64_t bytes, DeviceSpanKind kind)
 {
-    DeviceSpan s = { r->start * 1e-9, r->end * 1e-9, -1, name, bytes, (int)r->streamId, kind };
+    DeviceSpan s = { r->start * 1e-9, r->end * 1e-9, -1, name, bytes, (int)r->streamId, kind,
+                     r->graphNodeId ? cupti_tag_of(r->graphNodeId) : 0 };
     return s;
 }
 
@@ -224,5 +239,6 @@ size_t cupti_stop(DeviceSpan **out)
 bool   cupti_load(void)              { return false; }
 bool   cupti_start(void)             { return false; }
 size_t cupti_stop(DeviceSpan **out)  { return *out = NULL, 0; }
+void   cupti_tag(uint32_t tag)       { }
 
 #endif

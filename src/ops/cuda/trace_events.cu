@@ -55,7 +55,7 @@ size_t trace_events_stop(Backend *be, DeviceSpan **out)
     for (size_t i = 0; i < n; i++) {
         OpEvents *p = &events.op[i];
         if (*out) {
-            DeviceSpan s = { time_of(p->from), time_of(p->to), p->launched, NULL, 0, 0, SPAN_KERNEL };
+            DeviceSpan s = { time_of(p->from), time_of(p->to), p->launched, NULL, 0, 0, SPAN_KERNEL, 0 };
             (*out)[i] = s;
         }
         cudaEventDestroy(p->from), cudaEventDestroy(p->to);
