@@ -239,6 +239,24 @@ static void a_hang_is_shown_side_by_side(void)
     free(page);
 }
 
+static void the_error_that_ended_a_run_is_shown(void)
+{
+    Folder f = run_folder("failed");
+    ReportCounts c;
+    put_whole_run(&f);
+    put(&f, "train.log", "2026-01-02T03:04:05Z step 1\n"
+        "2026-01-02T03:04:06Z [0] error: a disk is full: <b>\n");
+    char *page = page_of(&f, NULL, &c);
+    HAS(page, "the run ended with an error: a disk is full");
+    HASNT(page, "full: <b>");
+    EXPECT(c.notes == 1, "%d notes", c.notes);
+    free(page);
+    put(&f, "train.log", "2026-01-02T03:04:05Z error: an old one\n2026-01-02T03:04:06Z step 2 error: no\n");
+    page = page_of(&f, NULL, &c);
+    EXPECT(c.notes == 0, "%d notes: a resumed run goes on after its error", c.notes);
+    free(page);
+}
+
 /* Every %s of text, as JSON or YAML, is the same hostile one. */
 static void put_evil(const Folder *f, const char *name, const char *text)
 {
@@ -656,6 +674,7 @@ int main(void)
 {
     RUN(whole_run);
     RUN(a_hang_is_shown_side_by_side);
+    RUN(the_error_that_ended_a_run_is_shown);
     RUN(text_stays_text);
     RUN(missing_files);
     RUN(damaged_files);

@@ -3,8 +3,8 @@
 # `order`, except that ops to parallel do not include data/. ops/cpu and ops/cuda belong to ops.
 set -eu
 cd "$(dirname "$0")/.."
-order="base jinja tensor data ops comm nn model parallel checkpoint engine infer train plan profile launch report"
-order="$order diagnose cli"
+order="base jinja tensor data ops comm nn model parallel checkpoint engine infer train plan profile launch"
+order="$order report diagnose cli"
 declare -A hidden=([data]="" [ops]="data" [comm]="data" [nn]="data" [model]="data" [parallel]="data")
 bad=0
 for file in $(find src -type f); do

@@ -67,6 +67,13 @@ void log_line(const Log *log, LogLevel level, const char *fmt, ...)
     put_file(log, tag, marks[level], text);
 }
 
+void log_failure(const Log *log)
+{
+    char tag[32] = "";
+    if (log->world > 1) snprintf(tag, sizeof tag, "[%d] ", log->rank);
+    put_file(log, tag, marks[LOG_ERROR], status_text());
+}
+
 static int terminal_width(void)
 {
     struct winsize w = { 0 };

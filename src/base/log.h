@@ -32,6 +32,9 @@ void        log_close(Log *log);                                   /* twice is f
 /* One line; safe from several threads. log NULL: nothing is written. */
 void log_line(const Log *log, LogLevel level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/* The latest failure into the file alone: the program prints it. */
+void log_failure(const Log *log);
+
 /* A line that a terminal shows in the place of the last such line, `brief` where it is too narrow for `text`;
  * files get every text. */
 void log_live(const Log *log, const char *text, const char *brief);

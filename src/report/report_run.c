@@ -295,6 +295,34 @@ static Status read_quarantine(ReportRun *r)
     return OK;
 }
 
+/* What ended the run, if that is the last line of the log: "TIME [rank] error: ...". A message of several
+ * lines continues in lines that are indented. */
+static const char *find_failure(char *text)
+{
+    static const char mark[] = "error: ";
+    size_t n = strlen(text);
+    while (n && text[n - 1] == '\n') text[--n] = 0;
+    for (char *at; (at = strrchr(text, '\n')) && !strncmp(at + 1, "  ", 2);) *at = 0;
+    char *last = strrchr(text, '\n'), *word = strchr(last ? last : text, ' ');
+    if (word && word[1] == '[') word = strchr(word + 1, ' ');
+    return word && !strncmp(word + 1, mark, strlen(mark)) ? word + 1 + strlen(mark) : NULL;
+}
+
+static Status read_failure(ReportRun *r)
+{
+    char path[PATH_MAX], tail[8192];
+    struct stat info;
+    path_in(path, r, "train.log");
+    FILE *f = stat(path, &info) || !S_ISREG(info.st_mode) ? NULL : fopen(path, "rb");
+    if (!f) return OK;
+    if (info.st_size >= (off_t)sizeof tail) fseeko(f, info.st_size - (off_t)sizeof tail + 1, SEEK_SET);
+    tail[fread(tail, 1, sizeof tail - 1, f)] = 0;
+    fclose(f);
+    const char *failure = find_failure(tail);
+    if (failure) run_note(r, "the run ended with an error: %s", failure);
+    return OK;
+}
+
 /* --- the folder --------------------------------------------------------------------------------------- */
 
 static const char *base_name(ReportRun *r, const char *dir)
@@ -330,7 +358,8 @@ Status run_open(ReportRun *r, const char *dir)
     r->dir = mem_pool_copy(&r->keep, dir, strlen(dir));
     r->name = base_name(r, dir);
     Status (*const parts[])(ReportRun *) = { read_metrics, read_recipe,  read_env,       read_plan,
-                                       read_load,    answers_read, read_quarantine, hang_read };
+                                       read_load,    answers_read, read_quarantine, read_failure,
+                                       hang_read };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         Status st = parts[i](r);
         if (st) return run_close(r), st;

@@ -304,7 +304,7 @@ Status trainer_open(Trainer *t, const TrainerConf *conf)
     json_decref(state);
     t->open_ended = t->step_ended = clock_now();
     if (!st && t->first) trainer_log_setup(t);
-    if (st) trainer_close(t);
+    if (st) log_failure(&t->log), trainer_close(t);
     return st;
 }
 

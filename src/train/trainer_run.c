@@ -282,5 +282,6 @@ Status trainer_run(Trainer *t)
     else if (!st)
         log_info(&t->log, "done: %lld steps, %lld tokens", (long long)t->steps, (long long)t->tokens);
     guard_signals_off();
+    if (st) log_failure(&t->log);
     return st;
 }
