@@ -158,17 +158,38 @@ static void nothing_and_null(void)
     config_close(&cfg);
 }
 
-/* A run does not choose its layout and the dry run assumes no routing: such recipes are refused. */
+static void expect_auto(const Config *cfg, const char *section, bool is, bool asked)
+{
+    bool said;
+    EXPECT(config_is_auto(cfg, section, &said) == is && said == asked, "%s", section);
+}
+
+/* Sections that the planner chooses: absent, or said to be auto, which takes back what was set before. */
+static void sections_left_to_the_planner(void)
+{
+    Config cfg;
+    EXPECT_OK(parse(&cfg, "parallel: auto\nmemory: {recompute: [full]}"));
+    expect_auto(&cfg, "parallel", true, true), expect_auto(&cfg, "memory", false, false);
+    expect_auto(&cfg, "train", false, false);
+    EXPECT_OK(config_set(&cfg, "memory=auto"));
+    expect_auto(&cfg, "memory", true, true);
+    EXPECT(!cfg.memory.recompute.n, "%d words", cfg.memory.recompute.n);
+    EXPECT_OK(config_set(&cfg, "parallel.ranks=8"));
+    expect_auto(&cfg, "parallel", true, false);
+    EXPECT_OK(config_set(&cfg, "parallel.tp=1"));
+    expect_auto(&cfg, "parallel", false, false);
+    config_close(&cfg);
+}
+
+/* The dry run assumes no routing, and no other section is chosen: such recipes are refused. */
 static void refuses_what_nothing_reads(void)
 {
-    REFUSED("parallel: auto",
-            "r.yaml:1: parallel.auto: not a key here. A run does not choose its own layout");
     REFUSED("memory: {optimizer_offload: 0.5, auto: true}",
-            "memory.auto: not a key here. A run does not choose");
+            "memory.auto: not a key here. Only the sections parallel and memory");
     REFUSED("parallel: {auto: false}", "`treb plan --gpus N --model NAME` finds a layout");
+    REFUSED("moe: auto", "r.yaml:1: moe.auto: not a key here. Only the sections parallel and memory");
     REFUSED("plan: {routing: zipf}", "plan: not a key here. Drop it: buffers are planned for what "
             "moe.rank_capacity lets a rank receive");
-    SET_REFUSED("parallel=auto", "parallel.auto: not a key here");
     SET_REFUSED("parallel.auto=true", "parallel.auto: not a key here");
     SET_REFUSED("plan.routing=uniform", "plan: not a key here. Drop it");
     REFUSED("train: auto", "train.auto: not a key here");
@@ -601,6 +622,7 @@ int main(void)
     RUN(block_and_flow);
     RUN(numbers);
     RUN(nothing_and_null);
+    RUN(sections_left_to_the_planner);
     RUN(refuses_what_nothing_reads);
     RUN(sources);
     RUN(overrides);

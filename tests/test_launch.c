@@ -263,7 +263,7 @@ static void expect_layout(int most, int ranks, const char *key, int n, char *con
     bool     has = !*key;
     RelayoutAsk ask = { "/dev/null", overrides, n, 8, most, 1, most };
     EXPECT_OK(relayout_find(&r, &ask));
-    for (int i = 0; i < r.keys; i++) has |= !strcmp(r.key[i], key);
+    for (int i = 0; i < r.keys.n; i++) has |= !strcmp(r.keys.at[i], key);
     EXPECT(r.ranks == ranks, "%d ranks of %d", r.ranks, most);
     EXPECT(has, "no %s in layout %s", key, r.layout);
 }

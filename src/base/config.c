@@ -108,19 +108,51 @@ const char *config_is_set(const Config *cfg, const char *section, const char *ke
     return NULL;
 }
 
+static bool *auto_flag(Config *cfg, const char *section)
+{
+    if (!strcmp(section, "parallel")) return &cfg->auto_parallel;
+    return !strcmp(section, "memory") ? &cfg->auto_memory : NULL;
+}
+
+bool config_is_auto(const Config *cfg, const char *section, bool *asked)
+{
+    bool free = true, *flag = auto_flag((Config *)cfg, section);
+    for EACH_ROW(row, config_section_rows(section))
+        free = free && (!is_set(cfg, row) || row->offset == offsetof(Config, parallel.ranks));
+    *asked = flag && *flag;
+    return flag && free;
+}
+
 static Status read_key(const Reader *r, const ConfigRow *row, const YamlNode *n)
 {
     char name[ROW_NAME];
+    bool *flag = auto_flag(r->cfg, row->section);
     mark_set(r->cfg, row);
+    if (flag) *flag = false;
     if (row->kind == K_SOURCES) return read_sources(r, row, n);
     snprintf(name, sizeof name, "%s.%s", row->section, row->key);
     return located(r, n, config_read_value(row, r->cfg, &r->cfg->keep, name, n));
 }
 
-static Status not_a_mapping(ConfigRows rows, const YamlNode *n)
+/* `parallel: auto` takes back what the section has set so far. */
+static void set_auto(Config *cfg, ConfigRows rows, bool *flag)
+{
+    for EACH_ROW(row, rows) {
+        ptrdiff_t i = row - config_rows().row;
+        cfg->set_bits[i / 64] &= ~(1ull << i % 64);
+    }
+    if (flag == &cfg->auto_parallel) cfg->parallel = config_defaults.parallel;
+    else                             cfg->memory = config_defaults.memory;
+    *flag = true;
+}
+
+/* A section as one word. */
+static Status read_word(const Reader *r, ConfigRows rows, const YamlNode *n)
 {
     const char *section = rows.row->section;
-    if (n->kind == Y_SCALAR && !strcmp(n->text, "auto")) return config_unknown_key(section, "auto");
+    bool *flag = auto_flag(r->cfg, section), is_auto = n->kind == Y_SCALAR && !strcmp(n->text, "auto");
+    if (is_auto && flag) return set_auto(r->cfg, rows, flag), OK;
+    if (is_auto) return config_unknown_key(section, "auto");
     return fail(E_CONFIG, "%s: must be a mapping of keys, such as {%s: ...}", section, rows.row->key);
 }
 
@@ -129,7 +161,7 @@ static Status read_section(const Reader *r, const char *section, const YamlNode 
     ConfigRows rows = config_section_rows(section);
     if (!rows.n) return located(r, n, config_unknown_section(section));
     if (yaml_is_null(n)) return OK;                             /* a heading with nothing under it */
-    if (n->kind != Y_MAP) return located(r, n, not_a_mapping(rows, n));
+    if (n->kind != Y_MAP) return located(r, n, read_word(r, rows, n));
     for (const YamlNode *e = n->first; e; e = e->next) {
         const ConfigRow *row = config_row(rows, e->key);
         TRY(collect(r, row ? read_key(r, row, e) : located(r, e, config_unknown_key(section, e->key))));

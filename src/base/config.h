@@ -58,6 +58,7 @@ typedef struct Config {
 #include "base/config.def"
     MemPool keep;                          /* owns the texts and lists that are not defaults */
     uint64_t set_bits[4];                 /* a bit for each row that was set, even to its default */
+    bool auto_parallel, auto_memory;      /* the recipe says `parallel: auto`, `memory: auto` */
 } Config;
 
 /* Defaults, then the recipe (path NULL: none), then the overrides in order. On failure *cfg is closed. */
@@ -79,10 +80,15 @@ MUST Status config_set(Config *cfg, const char *override);
  * section that was set. NULL: none was. */
 const char *config_is_set(const Config *cfg, const char *section, const char *key);
 
+/* Whether the planner may choose the keys of the section parallel or memory (plan/auto.h): the recipe sets
+ * none of them, other than parallel.ranks. asked: it says `auto`. */
+bool        config_is_auto(const Config *cfg, const char *section, bool *asked);
+
 /* Every key as YAML that reads back to the same Config. */
 void        config_dump(FILE *out, const Config *cfg);
-/* The same without keys that have their default. */
+/* The same without keys that have their default; the same of one section. */
 void        config_dump_short(FILE *out, const Config *cfg);
+void        config_dump_section(FILE *out, const Config *cfg, const char *section);
 
 /* Keys, types, defaults, bounds: of one section, or of all when section is NULL. */
 MUST Status config_help(FILE *out, const char *section);

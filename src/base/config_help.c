@@ -81,12 +81,21 @@ static bool has_default(const ConfigRow *r, const void *value)
     return same;
 }
 
-static void dump(FILE *out, const Config *cfg, bool all)
+/* A section that the planner has still to choose is one word. */
+static bool dump_auto(FILE *out, const Config *cfg, const ConfigRow *r, const char **section)
+{
+    bool asked = false;
+    if (!config_is_auto(cfg, r->section, &asked) || !asked) return false;
+    if (strcmp(*section, r->section)) fprintf(out, "%s: auto\n", *section = r->section);
+    return true;
+}
+
+static void dump(FILE *out, const Config *cfg, ConfigRows rows, bool all)
 {
     const char *section = "";
-    for EACH_ROW(r, config_rows()) {
+    for EACH_ROW(r, rows) {
         const void *value = (const char *)cfg + r->offset;
-        if (!all && has_default(r, value)) continue;
+        if (dump_auto(out, cfg, r, &section) || (!all && has_default(r, value))) continue;
         if (strcmp(section, r->section)) fprintf(out, "%s:\n", section = r->section);
         fprintf(out, "  %s: ", r->key);
         config_put_value(out, r, value);
@@ -94,5 +103,10 @@ static void dump(FILE *out, const Config *cfg, bool all)
     }
 }
 
-void config_dump(FILE *out, const Config *cfg)       { dump(out, cfg, true); }
-void config_dump_short(FILE *out, const Config *cfg) { dump(out, cfg, false); }
+void config_dump(FILE *out, const Config *cfg)       { dump(out, cfg, config_rows(), true); }
+void config_dump_short(FILE *out, const Config *cfg) { dump(out, cfg, config_rows(), false); }
+
+void config_dump_section(FILE *out, const Config *cfg, const char *section)
+{
+    dump(out, cfg, config_section_rows(section), true);
+}

@@ -116,12 +116,13 @@ void run_folder_close(RunFolder *r)
     r->lock = 0;
 }
 
-Status run_folder_write_recipe(const RunFolder *r, const Config *c)
+Status run_folder_write_recipe(const RunFolder *r, const Config *c, const char *const *notes, int n_notes)
 {
     Path path;
     char *text = NULL;
     size_t n = 0;
     FILE *f = open_memstream(&text, &n);
+    for (int i = 0; f && i < n_notes && notes[i]; i++) fprintf(f, "# %s\n", notes[i]);
     if (f) config_dump(f, c);
     Status st = f && !fclose(f) ? OK : fail(E_FIT, "no memory for recipe.yaml");
     if (!st) st = path_join(path, r->dir, "recipe.yaml");

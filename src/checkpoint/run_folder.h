@@ -25,7 +25,9 @@ MUST Status run_folder_open(RunFolder *r, const struct cfg_checkpoint *c, bool a
 MUST Status run_folder_make(RunFolder *r);
 void        run_folder_close(RunFolder *r);                  /* may be called twice */
 
-MUST Status run_folder_write_recipe(const RunFolder *r, const Config *c);    /* recipe.yaml: every key */
+/* recipe.yaml: every key, below notes as comments; a NULL ends them, too. */
+MUST Status run_folder_write_recipe(const RunFolder *r, const Config *c, const char *const *notes,
+                                    int n_notes);
 /* Replaces the file atomically. */
 MUST Status run_folder_write_json(const RunFolder *r, const char *name, const Json *o);
 

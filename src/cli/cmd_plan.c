@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "cli/plan_search.h"
 #include "parallel/rules.h"
+#include "plan/auto.h"
 #include "report/plan_page.h"
 
 #include <stdlib.h>
@@ -99,6 +100,7 @@ static Status choose_ranks(PlanAsk *p)
         return fail(E_CONFIG, "--network: needs --hardware ID, whose network it replaces");
     if (p->timed) TRY(hardware_find(&p->hw, p->hardware));
     if (p->network > 0) p->hw.inter_bw = p->network / 8 * 1e9;
+    hardware_limit(&p->hw, p->recipe.device.memory_limit);
     if (!said && !p->json)
         printf("%lld ranks, the least number for this layout; --ranks sets another\n", (long long)n);
     if (p->timed) per = hardware_node(&p->hw, n);
@@ -110,6 +112,20 @@ static Status choose_ranks(PlanAsk *p)
     if (p->want_node) per = p->want_node;
     p->ranks = (int)n, p->per_node = (int)(per < n ? per : n);
     return OK;
+}
+
+/* What a run on this hardware would choose for sections that say `auto`. */
+static Status choose_auto(PlanAsk *p)
+{
+    AutoAsk ask = { .recipe = &p->recipe, .ranks = p->ranks, .per_node = p->per_node, .hw = p->hw,
+                    .available = fit_limit(&p->hw) };
+    if (!p->timed || (!p->recipe.auto_parallel && !p->recipe.auto_memory)) return OK;
+    AutoChoice *a = malloc(sizeof *a);
+    Status st = a ? auto_find(a, &ask) : fail(E_FIT, "no memory for a search");
+    if (!st) st = layout_keys_apply(&p->recipe, &a->keys);
+    for (int i = 0; !st && !p->json && i < a->lines.n; i++) puts(a->lines.at[i]);
+    free(a);
+    return st;
 }
 
 static const Option options[] = { OPTION_INT(PlanAsk, want_ranks, "--ranks", "N", 1, 1 << 20,
@@ -134,6 +150,7 @@ static Status plan_command(PlanAsk *p, const PlainArgs *plain)
             return fail(E_CONFIG, "plan: %s is not section.key=value", plain->value[i]);
     TRY(config_open(&p->recipe, p->path, plain->n - 1, (char **)plain->value + 1));
     Status st = choose_ranks(p);
+    if (!st) st = choose_auto(p);
     if (!st) st = plan_recipe(p);
     config_close(&p->recipe);
     return st;

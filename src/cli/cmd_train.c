@@ -5,6 +5,7 @@
 #include "cli/doctor.h"
 #include "cli/ranks.h"
 #include "launch/rank.h"
+#include "plan/auto.h"
 #include "report/contract.h"
 #include "report/report.h"
 #include "train/trainer_answers.h"
@@ -38,12 +39,13 @@ static void write_report(const Trainer *t)
     else    log_info(&t->log, "report       %s", page);
 }
 
-static Status train(const Config *cfg, double started, Comm *world)
+static Status train(const Config *cfg, double started, Comm *world, const TextLines *chosen)
 {
     Trainer t;
     Json *env = doctor_findings();
     TrainerConf conf = { .recipe = cfg, .started = started, .env = env, .least = LOG_INFO,
                          .answers = trainer_answers(cfg), .world = world->size > 1 ? world : NULL };
+    for (int i = 0; i < chosen->n; i++) conf.notes[i] = chosen->at[i];
     Status st = trainer_open(&t, &conf);
     if (!st) st = trainer_run(&t);
     if (!st && t.first) write_report(&t);
@@ -53,14 +55,17 @@ static Status train(const Config *cfg, double started, Comm *world)
     return st;
 }
 
-static Status train_ranks(const Config *cfg, double started)
+static Status train_ranks(Config *cfg, double started)
 {
     CommConf conf = ranks_comm_conf(cfg);
     Comm    *world = NULL;
+    AutoChoice *chosen = malloc(sizeof *chosen);
     conf.run_folder = cfg->checkpoint.output_dir;
-    TRY(comm_open(&world, &conf));
-    Status st = train(cfg, started, world);
+    Status st = chosen ? comm_open(&world, &conf) : fail(E_FIT, "no memory");
+    if (!st) st = auto_choose(chosen, cfg, world);
+    if (!st) st = train(cfg, started, world, &chosen->lines);
     comm_close(world);
+    free(chosen);
     return st;
 }
 

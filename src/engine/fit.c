@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPORT_BYTES = 6000, TOP_LABELS = 5, TOP_ROWS = 16 };
+enum { REPORT_BYTES = 6000, TOP_LABELS = 5, TOP_OF_CLASS = 3 };
 
 static const double GIB = 1 << 30;
 
 /* Of one rank: bytes that it needs and that are free, on its device and on its host. */
-typedef struct Need { double bytes, free, host, host_free; int64_t node; } Need;
+typedef struct Need { double bytes, free, limit, host, host_free; int64_t node; } Need;
 
-typedef struct Report { char why[600], lines[REPORT_BYTES]; } Report;
+typedef struct Report { char why[960], lines[REPORT_BYTES]; } Report;
 
 static bool on_host(const FitCheck *c) { return !strcmp(c->conf->backend, "cpu"); }
 
@@ -30,14 +30,24 @@ static Need shared_need(const FitCheck *c, const Need *all, int n, int rank)
     return w;
 }
 
+/* device.memory_limit is of each rank, whatever its host has. */
+static bool over_limit(const Need *w) { return w->limit > 0 && w->bytes > w->limit; }
+
+static double lack(const FitCheck *c, const Need *all, int n, int rank)
+{
+    Need w = shared_need(c, all, n, rank);
+    double alone = over_limit(&all[rank]) ? all[rank].bytes - all[rank].limit : 0;
+    return w.bytes - w.free > alone ? w.bytes - w.free : alone;
+}
+
 /* The rank that lacks most, or -1 where all fit. */
 static int fullest_rank(const FitCheck *c, const Need *all, int n)
 {
     double most = 0;
     int    rank = -1;
     for (int i = 0; i < n; i++) {
-        Need w = shared_need(c, all, n, i);
-        if (w.bytes - w.free > most) most = w.bytes - w.free, rank = i;
+        double less = lack(c, all, n, i);
+        if (less > most) most = less, rank = i;
     }
     return rank;
 }
@@ -85,15 +95,29 @@ static void append_arenas(char *out, const EnginePlan *p)
     if (p->graphs) append(out, "  %-12s %9.3f GiB\n", "CUDA graphs", (double)p->graphs / GIB);
 }
 
+/* Of each class the rows that save most; the last row may be a combination. */
 static void append_changes(char *out, const FitAdvice *a)
 {
     char line[400];
+    int  shown = 0;
     append(out, "changes that save memory, cheapest first:\n");
     for (int i = 0; i < a->n; i++) {
-        if (i >= TOP_ROWS && i + 1 < a->n) continue;             /* the last row may be a combination */
+        shown = i && a->row[i].cost == a->row[i - 1].cost ? shown + 1 : 0;
+        if (shown >= TOP_OF_CLASS && i + 1 < a->n) continue;
         fit_row_text(line, sizeof line, a, i);
         append(out, "  %s\n", line);
     }
+}
+
+/* The command that searches for a layout; it also says how many GPUs are enough. */
+static void search_text(char *out, size_t n, const FitCheck *c)
+{
+    const struct cfg_model *m = &c->recipe->model;
+    char lora[40] = "";
+    int  ranks = c->world ? c->world->size : 1;
+    if (c->recipe->lora.rank) snprintf(lora, sizeof lora, " lora.rank=%lld", (long long)c->recipe->lora.rank);
+    snprintf(out, n, "treb plan --gpus %d --model %.200s --seq %lld%s", ranks > 1 ? ranks : 2,
+             *m->preset ? m->preset : m->path, (long long)c->recipe->data.max_length, lora);
 }
 
 /* Written by the rank that lacks most. */
@@ -101,7 +125,7 @@ static Status write_report(Report *s, const FitCheck *c, const EnginePlan *plan,
 {
     FitAdvice *a = calloc(1, sizeof *a);
     double others = shared.bytes - own.bytes;
-    char   way[400];
+    char   way[400], search[360];
     FitRequest ask = { .recipe = c->recipe, .shape = c->shape, .ranks = c->world ? c->world->size : 1,
                    .per_node = c->world ? comm_ranks_on_node(c->world) : 1, .bytes = own.bytes,
                    .available = shared.free - others, .plan = plan_changed, .self = (void *)c };
@@ -111,9 +135,12 @@ static Status write_report(Report *s, const FitCheck *c, const EnginePlan *plan,
     append_arenas(s->lines, plan);
     if (!st) append_changes(s->lines, a);
     fit_cheapest_text(way, sizeof way, a);
-    snprintf(s->why, sizeof s->why, "does not fit: rank %d needs %.3f GiB, %.3f GiB are free%s. %s",
-             c->world ? c->world->rank : 0, own.bytes / GIB, ask.available / GIB,
-             others > 0 ? " for each rank of its host" : "", way);
+    search_text(search, sizeof search, c);
+    append(s->lines, "to find a layout and how many GPUs it takes: %s --hardware ID\n", search);
+    snprintf(s->why, sizeof s->why, "does not fit: rank %d needs %.3f GiB, %.3f GiB are %s%s. %s; or find "
+             "a layout: %s", c->world ? c->world->rank : 0, own.bytes / GIB, ask.available / GIB,
+             over_limit(&own) ? "its device.memory_limit" : "free",
+             others > 0 ? " for each rank of its host" : "", way, search);
     free(a);
     return st;
 }
@@ -151,7 +178,9 @@ static Status check_devices(const FitCheck *c, const EnginePlan *plan, const Nee
     if (rank < 0) return check_hosts(all, n);
     Report  *mine = calloc(1, sizeof *mine), *said = calloc((size_t)n, sizeof *said);
     if (!mine || !said) st = fail(E_FIT, "no host memory for the reports of %d ranks", n);
-    if (!st && me == rank) st = write_report(mine, c, plan, shared_need(c, all, n, rank), all[rank]);
+    Need shared = shared_need(c, all, n, rank);
+    if (over_limit(&all[rank])) shared = all[rank], shared.free = shared.limit;
+    if (!st && me == rank) st = write_report(mine, c, plan, shared, all[rank]);
     if (!st && n > 1) comm_host_gather(c->world, said, mine, sizeof *said);
     if (!st) st = refuse(c, n > 1 ? &said[rank] : mine);
     free(mine), free(said);
@@ -171,6 +200,7 @@ Status fit_check(const FitCheck *c)
     mine.bytes = (double)engine_device_bytes(&plan, c->conf->backend);
     backend_memory(c->conf->backend, &mine.free, &all_of_it);
     if (c->memory > 0) mine.free = c->memory;
+    mine.limit = c->recipe->device.memory_limit * GIB;
     backend_memory("cpu", &host, &all_of_it);
     mine.host = on_host(c) ? 0 : (double)plan.bytes[A_HOST];
     mine.host_free = c->host > 0 ? c->host : host;

@@ -91,7 +91,9 @@ static Status plan_bytes(const Choice *x, const EngineConf *conf, double *need, 
     TRY(engine_plan(&plan, x->ask->shape, conf, &full));
     backend_memory(conf->backend, &left, &all);
     *need = (double)engine_device_bytes(&plan, conf->backend);
-    *lack = fmax(0, *need - left / sharers);
+    double most = x->ask->recipe->device.memory_limit * 0x1p30;
+    left = most > 0 ? fmin(left / sharers, most) : left / sharers;
+    *lack = fmax(0, *need - left);
     return OK;
 }
 

@@ -48,7 +48,7 @@ static Status choose_layout(Launch *l, int most)
                         .overrides = l->command.words - 2, .was = l->ranks, .most = most, .least = l->least,
                         .per_node = hosts_widest(&l->command.hosts) };
     Status st = r ? relayout_find(r, &ask) : fail(E_FIT, "no memory for a layout");
-    for (int i = 0; !st && i < r->keys; i++) st = words_add(&l->command.overrides, "%s", r->key[i]);
+    for (int i = 0; !st && i < r->keys.n; i++) st = words_add(&l->command.overrides, "%s", r->keys.at[i]);
     if (!st) {
         l->command.ranks = r->ranks;
         say("%d ranks in place of %d, layout %s: %s", r->ranks, l->ranks, r->layout, r->reason);

@@ -142,6 +142,11 @@ Status hardware_find(Hardware *h, const char *id)
     return hardware_load(h, path);
 }
 
+void hardware_limit(Hardware *h, double gib)
+{
+    if (gib > 0) h->capacity = fmin(h->capacity, gib * 0x1p30);
+}
+
 int hardware_node(const Hardware *h, int64_t ranks)
 {
     int per = 1;

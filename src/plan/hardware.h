@@ -49,6 +49,8 @@ typedef struct Hardware {
 MUST Status hardware_find(Hardware *h, const char *id);
 const char *hardware_names(void); /* for messages: "a100-80, h100-sxm, …, or this" */
 const char *hardware_at(int i);                              /* id of row i; NULL past the last */
+/* A run may take so many GiB, everything included; 0: no limit. */
+void        hardware_limit(Hardware *h, double gib);
 /* Ranks per domain for a run of `ranks`: all of them if they fit into one, else the largest power of two that
  * divides them, so that no group spans two racks: 64 of 72. */
 int         hardware_node(const Hardware *h, int64_t ranks);

@@ -7,9 +7,7 @@
 #ifndef PLAN_RELAYOUT_H
 #define PLAN_RELAYOUT_H
 
-#include "base/status.h"
-
-enum { RELAYOUT_KEYS = 24, RELAYOUT_TEXT = 192 };
+#include "plan/layout_keys.h"
 
 typedef struct RelayoutAsk {
     const char  *recipe;                 /* file */
@@ -22,8 +20,7 @@ typedef struct RelayoutAsk {
 
 typedef struct Relayout {
     int  ranks;
-    char key[RELAYOUT_KEYS][RELAYOUT_TEXT];      /* overrides: what differs from the recipe */
-    int  keys;
+    LayoutKeys keys;                     /* what differs from the recipe */
     double step;                         /* predicted seconds */
     char layout[96];                     /* "tp2 ep4 dp2" */
     char reason[240];

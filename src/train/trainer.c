@@ -81,7 +81,7 @@ static bool reports_to(const Config *c, const char *word)
 static Status make_files(Trainer *t)
 {
     TRY(run_folder_make(&t->folder));
-    return run_folder_write_recipe(&t->folder, t->recipe);
+    return run_folder_write_recipe(&t->folder, t->recipe, t->conf.notes, TRAINER_NOTES);
 }
 
 /* What is known before the first step; pictures are not. */

@@ -33,6 +33,8 @@ typedef struct Answers {
     int64_t docs, tokens;                /* EngineConf.decode */
 } Answers;
 
+enum { TRAINER_NOTES = 16 };
+
 typedef struct TrainerConf {
     const Config *recipe;                /* outlives the trainer */
     double        started;               /* clock_now() when the program began; 0: now */
@@ -41,6 +43,7 @@ typedef struct TrainerConf {
     Answers       answers;
     Comm         *world;                 /* NULL: one rank; outlives the trainer */
     double        memory;                /* bytes of the device, for tests; 0: what is free */
+    const char   *notes[TRAINER_NOTES];  /* logged, and comments of the run's recipe; NULL: no more */
 } TrainerConf;
 
 /* A step that was begun and has not ended. */

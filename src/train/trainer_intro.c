@@ -177,6 +177,7 @@ static void log_environment(const Trainer *t)
 void trainer_log_setup(const Trainer *t)
 {
     log_model(t);
+    for (int i = 0; i < TRAINER_NOTES && t->conf.notes[i]; i++) log_info(&t->log, "%s", t->conf.notes[i]);
     log_ranks(t);
     log_memory(t);
     log_precision(t);

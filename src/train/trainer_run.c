@@ -142,7 +142,8 @@ static bool eval_due(const Trainer *t, int64_t step)
 
 static bool save_due(const Trainer *t, int64_t step)
 {
-    return step == t->steps || due(t->recipe->checkpoint.save_steps, step);
+    const struct cfg_checkpoint *c = &t->recipe->checkpoint;
+    return (c->save_at_end && step == t->steps) || due(c->save_steps, step);
 }
 
 static Status after_step(Trainer *t)
@@ -158,6 +159,7 @@ static Status stop_on_signal(Trainer *t, int signal)
 {
     log_info(&t->log, "stopped by signal \"%s\" after step %lld of %lld", strsignal(signal),
              (long long)t->step, (long long)t->steps);
+    if (!t->recipe->checkpoint.save_at_end) return poll_save(t, true);
     if (t->saved != t->step) TRY(trainer_save(t, false));
     TRY(poll_save(t, true));
     log_info(&t->log, "to go on, run the same command with checkpoint.resume_from_checkpoint=auto");
