@@ -90,7 +90,8 @@ static bool names_row(const char *device, const char *id)
     for (const char *at = device; *at; at++) {
         size_t i = 0;
         while (i < n && tolower((unsigned char)at[i]) == id[i]) i++;
-        if (i == n && (at == device || !isalnum((unsigned char)at[-1]))) return true;
+        bool begins = at == device || !isalnum((unsigned char)at[-1]);
+        if (i == n && begins && !isalnum((unsigned char)at[n])) return true;
     }
     return false;
 }

@@ -239,7 +239,9 @@ static bool ends_at_once(const Trainer *t)
     enum { LONG = 5 };                                       /* seconds */
     int64_t step = t->step + t->begun;
     bool first = t->progress.pace == 0, empty = !t->flight[t->begun - 1].r.sums.supervised;
-    return !t->late || first || empty || t->progress.pace > LONG || eval_due(t, step) || save_due(t, step);
+    bool last = step == t->steps;
+    return !t->late || first || empty || last || t->progress.pace > LONG || eval_due(t, step) ||
+           save_due(t, step);
 }
 
 /* Before a step begins: where its data is not ready, the steps in flight end, and no line waits for data. */
