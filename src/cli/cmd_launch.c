@@ -40,7 +40,7 @@ static int find_verb(int argc, char **argv)
 
 static Status check_verb(const char *name)
 {
-    static const char *const others[] = { "launch", "help", "doctor", "report", "plan", "config" };
+    static const char *const others[] = { "launch", "help", "doctor", "report", "plan", "config", "tune" };
     if (!command_find(&treb, name)) return command_unknown(&treb, name);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (!strcmp(name, others[i]))
