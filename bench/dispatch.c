@@ -28,6 +28,7 @@ static void declare(ExpertLayer *l, Param *p, int rank, const int64_t *n)
 {
     *p = (Param){ .shard.w = t_new(&l->arena, "w", BF16, rank, n),
                   .shard.g = t_new(&l->arena, "g", F32, rank, n) };
+    memcpy(p->shard.shape, n, (size_t)rank * sizeof *n);
 }
 
 bool dispatcher_refuses(const char *name, int ranks, int per_node)

@@ -92,6 +92,7 @@ static void new_param(Layer *l, Param *p, DType d, int rank, const int64_t *n)
 {
     *p = (Param){ .shard.w = t_new(&l->param, "w", d, rank, n),
                   .shard.g = t_new(&l->param, "g", F32, rank, n) };
+    memcpy(p->shard.shape, n, (size_t)rank * sizeof *n);
     if (l->be.device->host_memory) memset(p->shard.g.data, 0, (size_t)t_bytes(p->shard.g));
 }
 

@@ -92,10 +92,45 @@ static void transposes(void)
     transposed(E4M3, (Stack){ 3, 1536, 2048 });
 }
 
+static void packed(int64_t R, int64_t K, DType d)
+{
+    fresh();
+    Tensor x = in2(d, R, K, num_below(2) ? DENSE : STRIDED), y = out2(BF16, R, quant_packed_width(K), DENSE);
+    if (R && num_below(2)) dtype_convert(gpu_row(x, num_below(R)), d, &(float){ NAN }, F32, 1);
+    exact(y);
+    CALL(pack_rows, y, x);
+}
+
+static void unpacked(int64_t R, int64_t K, DType d)
+{
+    fresh();
+    Tensor y = gpu_new(BF16, 2, (int64_t[]){ R, quant_packed_width(K) }, DENSE, 0x00);
+    Tensor from = in2(F32, R, K, DENSE), x = out2(d, R, K, num_below(2) ? DENSE : STRIDED);
+    int32_t used = (int32_t)(R - num_below(R / 4 + 1));
+    Tensor  off = num_below(2) ? int_list(2, (int32_t[]){ 0, used }) : (Tensor){ 0 };
+    Tensor  q = { 0 }, scale = { 0 };
+    if (num_below(2)) q = out2(E4M3, R, K, DENSE), scale = out2(F32, quant_groups(K), R, DENSE);
+    op_pack_rows(BE, y, from);
+    exact(x);
+    if (t_has(q)) exact(q), exact(scale);
+    CALL(unpack_rows, x, q, scale, y, off);
+}
+
+static void rows_that_travel(void)
+{
+    for (int i = 0; i < 40; i++) {
+        packed(num_below(70), 1 + num_below(500), num_below(2) ? F32 : BF16);
+        unpacked(num_below(70), 1 + num_below(500), num_below(2) ? F32 : BF16);
+    }
+    packed(1000, 2048, BF16);
+    unpacked(1000, 2048, BF16);
+}
+
 int main(void)
 {
     gpulab_open();
     GPU_RUN(slices);
     GPU_RUN(transposes);
+    GPU_RUN(rows_that_travel);
     return gpulab_report();
 }

@@ -93,6 +93,43 @@ static void slices_give_the_codes_of_the_whole(void)
     backend_close(&be);
 }
 
+/* Codes and scales of packed rows are those of quantize_rows; unpacked rows quantise to the same numbers. */
+static void packed_rows(void)
+{
+    enum { ROWS = 20, WIDE = 300 };
+    static float    x[ROWS * WIDE], scale[3 * ROWS], each[3 * ROWS], back[ROWS * WIDE];
+    static uint8_t  q[ROWS * WIDE], code[ROWS * WIDE];
+    static uint16_t y[ROWS * (WIDE / 2 + 16)];
+    Backend  be;
+    uint64_t seed = first_seed();
+    EXPECT_OK(backend_open(&be, "cpu"));
+    for (int i = 0; i < 40; i++, seed++) {
+        int64_t R = (int64_t)rng_below(seed, 1, 0, ROWS + 1), K = 1 + (int64_t)rng_below(seed, 1, 1, WIDE);
+        int64_t n[2] = { R, K }, g[2] = { quant_groups(K), R }, w[2] = { R, quant_packed_width(K) };
+        Tensor  tx = t_wrap(x, F32, 2, n), ty = t_wrap(y, BF16, 2, w), tb = t_wrap(back, F32, 2, n);
+        int32_t used[2] = { 0, (int32_t)(R - R / 4) };
+        for (int64_t k = 0; k < R * K; k++) x[k] = rng_normal(seed, 2, (uint64_t)k) * ldexpf(1, (int)(k % 9));
+        if (R && seed % 3 == 0) x[0] = NAN;
+        for (int64_t k = 0; k < R * K; k++) back[k] = -7;
+        op_pack_rows(&be, ty, tx);
+        op_unpack_rows(&be, tb, t_wrap(code, E4M3, 2, n), t_wrap(each, F32, 2, g), ty,
+                       t_wrap(used, I32, 1, (int64_t[]){ 2 }));
+        op_quantize_rows(&be, t_wrap(q, E4M3, 2, n), t_wrap(scale, F32, 2, g), tx, (Tensor){ 0 }, true);
+        for (int64_t k = 0; k < R * K; k++) {
+            float want = k / K < used[1] ? e4m3_to_f32(q[k]) * scale[k % K / 128 * R + k / K] : -7;
+            int64_t s = k % K / 128 * R + k / K;
+            EXPECT(k / K >= used[1] || (code[k] == q[k] && !memcmp(&each[s], &scale[s], 4)), "other codes");
+            EXPECT(!memcmp(&back[k], &want, 4) || (isnan(back[k]) && isnan(want)), "seed %llu: %g, not %g",
+                   (unsigned long long)seed, back[k], want);
+        }
+        op_pack_rows(&be, ty, tb);
+        op_unpack_rows(&be, tx, (Tensor){ 0 }, (Tensor){ 0 }, ty, (Tensor){ 0 });
+        for (int64_t k = 0; k < R * K; k++)
+            EXPECT(x[k] == back[k] || isnan(back[k]), "%g becomes %g when it is packed again", back[k], x[k]);
+    }
+    backend_close(&be);
+}
+
 /* ---- ZeRO ---- */
 
 /* The whole bucket of something that each rank has a slice of. */
@@ -184,6 +221,51 @@ static void zero_gathers_codes(void)
     gathers_codes(" world=4 zero=2 ep=2", true, seed + 1);
     gathers_codes(" world=4 zero=3", false, seed + 2);
     gathers_codes(" world=4 zero=3 ep=2 tp=2", true, seed + 3);
+}
+
+/* ---- dispatch ---- */
+
+static double sent_bytes;
+
+static void dispatch_rank(Peer *p)
+{
+    Engine e;
+    Mesh   place;
+    double loss = 0, norm;
+    open_rank(&e, p, &place);
+    Status st = step(&the_case, &e, place.at[AX_DP], 0, &loss, &norm);
+    if (st) note("rank %d: %s", p->rank, status_text());
+    if (!p->rank) {
+        first_loss = loss, sent_bytes = 0;
+        for (int i = 0; i < LEDGER_GROUPS; i++)
+            sent_bytes += (double)(e.be.ledger.comm[i].intra_node + e.be.ledger.comm[i].inter_node);
+    }
+    check_memory(&e);
+    engine_close(&e);
+}
+
+/* Rows are quantised before they travel in place of after: the forward is the same to the bit. */
+static void tokens_travel_in_codes(void)
+{
+    static const char *const layout[] = { " world=4 ep=4", " world=4 ep=2 etp=2",
+                                          " world=4 ep=4 capacity=1" };
+    uint64_t seed = first_seed();
+    for (int d = 0; d < DISPATCHER_COUNT; d++) {
+        const char *words = layout[(seed + (uint64_t)d) % 3];
+        double loss[2], bytes[2];
+        mode_case(words, false, d % 2 ? F32 : BF16, seed + (uint64_t)d);
+        the_case.rule.dispatcher = dispatcher_rows[d].name;
+        for (int packed = 0; packed < 2; packed++) {
+            failure.any = false, the_case.mode = (Mode){ .fp8 = true, .packed = packed };
+            on_ranks(4, 0, dispatch_rank);
+            EXPECT(!failure.any, "%s%s: %s", dispatcher_rows[d].name, words, failure.text);
+            loss[packed] = first_loss, bytes[packed] = sent_bytes;
+        }
+        EXPECT(loss[0] == loss[1], "%s%s: loss %.9g in codes, %.9g", dispatcher_rows[d].name, words, loss[1],
+               loss[0]);
+        EXPECT(bytes[1] < bytes[0], "%s: %g bytes are sent in codes, %g", words, bytes[1], bytes[0]);
+        empty(&the_case);
+    }
 }
 
 /* ---- a frozen base ---- */
@@ -372,7 +454,9 @@ static void wrong_scales_are_refused(void)
 int main(void)
 {
     RUN(slices_give_the_codes_of_the_whole);
+    RUN(packed_rows);
     RUN(zero_gathers_codes);
+    RUN(tokens_travel_in_codes);
     RUN(base_in_codes_changes_no_bit);
     RUN(base_is_loaded_in_slices);
     RUN(exports_are_read_back);

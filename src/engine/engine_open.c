@@ -178,7 +178,8 @@ static Status lay_out(Engine *e)
                     .tp_chunks = e->conf.ranks.tp_chunks,
                     .offload = e->offload.buffers ? &e->offload : NULL, .dtype = e->conf.dtype,
                     .logits_dtype = traits.logits_in_act_dtype ? e->conf.dtype : F32,
-                    .precision = precision_any(&e->conf.precision) ? &e->conf.precision : NULL };
+                    .precision = precision_any(&e->conf.precision) ? &e->conf.precision : NULL,
+                    .fp8_dispatch = e->conf.fp8_dispatch };
     e->yielder = (Yielder){ coroutine_yield, &e->coroutine };
     TRY(open_link_buffers(e));
     return bind_dispatch(e);

@@ -169,5 +169,9 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
     TRY(recipe_lora(&e->lora, &c->lora, loaded));
     e->fp8_weight_cache = c->memory.fp8_weight_cache;
     TRY(recipe_precision(&e->precision, &c->train));
+    e->fp8_dispatch = c->moe.fp8_dispatch;
+    if (e->fp8_dispatch && !e->precision.fp8[SITE_EXPERTS][PRODUCT_Y])
+        return fail(E_CONFIG, "moe.fp8_dispatch: the experts do not compute in 8 bits; set "
+                    "train.precision=fp8_block with experts among train.fp8_products, or drop it");
     return check_trainable(e, &c->optim, s);
 }

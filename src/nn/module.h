@@ -60,6 +60,7 @@ typedef struct Env {
     DType            dtype;                       /* of activations and weights */
     DType            logits_dtype;                /* of the logits that enter the loss: F32 or dtype */
     const ProductPrecision *precision;                  /* NULL: all products run in dtype */
+    bool        fp8_dispatch;                           /* tokens travel to experts in 8 bits in forward */
     const ValueTap  *tap;                         /* NULL: nothing watches */
 } Env;
 

@@ -2,6 +2,7 @@
 #include "nn/lora.h"
 #include "nn/moe_private.h"
 #include "nn/product.h"
+#include "ops/quant.h"
 
 /* NULL: all experts are on this rank. */
 static const DispatchOps *ops_of(const Pass *c)
@@ -62,20 +63,40 @@ static void expand_tokens(const Pass *c, const MoeAct *a, CodedRows rows, Tensor
     else               op_expand_rows(c->be, rows.x, x, a->rows);
 }
 
-/* Rows of tokens to rows of experts. While the rows travel the router statistics are taken. */
-static void dispatch_tokens(const Pass *c, const Moe *m, MoeAct *a, CodedRows rows, Tensor x, bool count)
+/* Rows as they travel: x on this side, rows on that of the experts; packed: in 8 bits. */
+typedef struct Travel { Tensor x, rows; bool packed; } Travel;
+
+static Travel pack_tokens(const Pass *c, const MoeAct *a, Tensor x)
+{
+    int64_t width = quant_packed_width(x.n[1]), most = c->env->dispatcher->conf.shape.T;
+    Travel  t = { t_rows(scratch2(c, BF16, most, width), 0, x.n[0]), scratch_rows(c, a, BF16, width), true };
+    op_pack_rows(c->be, t.x, x);
+    return t;
+}
+
+static void land_tokens(const Pass *c, const MoeAct *a, CodedRows rows, Travel t)
+{
+    if (t.packed) op_unpack_rows(c->be, rows.x, rows.q, rows.scale, t.rows, a->offsets);
+    else          encode_rows(c, rows, expert_rows(c, a));
+}
+
+/* Rows of tokens to rows of experts. While the rows travel the router statistics are taken. packed: where the
+ * first product of the experts reads 8 bits, rows travel so. */
+static void dispatch_tokens(const Pass *c, const Moe *m, MoeAct *a, CodedRows rows, Tensor x, bool count,
+                            bool packed)
 {
     const DispatchOps *ops = ops_of(c);
     Exchange exchange = { .at_once = !c->yielder };
     ArenaMark mark = arena_mark(c->scratch);
-    if (ops)         ops->dispatch_start(c, &a->route, &exchange, x, rows.x);
+    Travel travel = ops && packed ? pack_tokens(c, a, x) : (Travel){ x, rows.x, false };
+    if (ops)         ops->dispatch_start(c, &a->route, &exchange, travel.x, travel.rows);
     else if (m->pad) op_gather_rows(c->be, rows.x, x, a->src, m->K);         /* padding rows must be zeros */
     else             expand_tokens(c, a, rows, x);
     if (count)       count_assignments(c, m, a);
-    if (ops)         pass_yield(c), ops->dispatch_finish(c, &a->route, &exchange, rows.x);
-    if (ops || m->pad) encode_rows(c, rows, expert_rows(c, a));
-    arena_reset(c->scratch, mark);
+    if (ops)         pass_yield(c), ops->dispatch_finish(c, &a->route, &exchange, travel.rows);
     c->be->ledger.expert_rows = a->charged_rows;        /* another micro-batch may have had other rows */
+    if (ops || m->pad) land_tokens(c, a, rows, travel);
+    arena_reset(c->scratch, mark);
 }
 
 static void combine_tokens(const Pass *c, MoeAct *a, Tensor y, Tensor rows, Tensor res)
@@ -139,7 +160,8 @@ static void up_fwd(const Pass *c, const Moe *m, MoeAct *a, Wanted want, CodedRow
     ExpertRows by = expert_rows(c, a);
     CodedRows  rows = { .x = a->x };
     if (want.x && want.gu) rows = coded_rows(c, a->x, m->w_gu, PRODUCT_Y, by);
-    if (want.x)        dispatch_tokens(c, m, a, rows, x, count);
+    bool packed = c->env->fp8_dispatch && product_is_fp8(c, m->w_gu, PRODUCT_Y);
+    if (want.x)        dispatch_tokens(c, m, a, rows, x, count, packed);
     if (want.a_out_gu) lora_a_fwd(c, a, a->a_out_gu, a->x, m->w_gu);
     LoraTerm lora = lora_term(a->a_out_gu, m->w_gu);
     if (want.gu && want.h) experts_act(c, expert_act(c, m, a), a->gu, h, rows, m->w_gu, lora);
@@ -212,7 +234,7 @@ static void dispatch_grads(const Pass *c, const Moe *m, MoeAct *a, CodedRows dgu
     ArenaMark mark = arena_mark(c->scratch);
     CodedRows rows = { .x = dout };
     if (t_has(dgu.x)) rows = coded_rows(c, dout, m->w_d, PRODUCT_DX, expert_rows(c, a));
-    dispatch_tokens(c, m, a, rows, dy, false);
+    dispatch_tokens(c, m, a, rows, dy, false, false);
     down_bwd(c, m, a, dgu, dgate, rows);
     arena_reset(c->scratch, mark);
 }

@@ -86,6 +86,14 @@ OPS_INLINE QuantScale quant_scale(uint32_t amax, bool pow2)
     return s;
 }
 
+/* A packed row (ops/pack_rows.c): the byte that its scales begin at, and its width in 2-byte elements, which
+ * is a multiple of 16 bytes. */
+OPS_INLINE int64_t quant_scales_at(int64_t K) { return (K + 3) / 4 * 4; }
+OPS_INLINE int64_t quant_packed_width(int64_t K)
+{
+    return (quant_scales_at(K) + 4 * quant_groups(K) + 15) / 16 * 8;
+}
+
 /* QuantScale.inverse of a scale. */
 OPS_INLINE float quant_inverse(float scale) { return 1.0f / scale; }
 
