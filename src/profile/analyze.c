@@ -69,16 +69,24 @@ static double mean_and_drop(const Analysis *a, Set s)
 
 /* ---- which spans ---- */
 
-static bool is_any(const TraceSpan *s, int key)      { return true; }
+static bool is_any(const TraceSpan *s, int key)      { return !s->in_flight; }
 static bool is_compute(const TraceSpan *s, int key)  { return category_is_compute(s->category); }
-static bool is_comm(const TraceSpan *s, int key)     { return s->category == CAT_COMM; }
+static bool is_comm(const TraceSpan *s, int key)     { return s->category == CAT_COMM && !s->in_flight; }
 static bool is_not_comm(const TraceSpan *s, int key) { return s->category != CAT_COMM; }
 static bool is_copy(const TraceSpan *s, int key)     { return s->category > CAT_COMM; }
-static bool is_not_copy(const TraceSpan *s, int key) { return s->category <= CAT_COMM; }
+static bool is_not_copy(const TraceSpan *s, int key) { return s->category <= CAT_COMM && !s->in_flight; }
 static bool is_category(const TraceSpan *s, int key) { return (int)s->category == key; }
 static bool is_part(const TraceSpan *s, int key)     { return is_compute(s, 0) && s->place.part == key; }
 static bool is_layer(const TraceSpan *s, int key)    { return is_compute(s, 0) && (int)s->layer == key; }
+static bool is_flying(const TraceSpan *s, int key)
+{
+    return s->in_flight && (key < 0 || s->group == key);
+}
 static bool is_group(const TraceSpan *s, int key)    { return is_comm(s, 0) && s->group == key; }
+static bool is_pipeline(const TraceSpan *s, int key)
+{
+    return is_group(s, GR_pp) || is_group(s, GR_pp_back);
+}
 static bool is_replay(const TraceSpan *s, int key)   { return is_compute(s, 0) && s->place.replay; }
 static bool is_pass(const TraceSpan *s, int key)
 {
@@ -94,6 +102,7 @@ static bool is_host_wait(const HostEvent *e)
 {
     return e->kind == HOST_JOIN || e->kind == HOST_GATHER || e->kind == HOST_FETCH || e->kind == HOST_SYNC;
 }
+static bool is_host_call(const HostEvent *e) { return is_host_wait(e) || e->kind == HOST_CALL; }
 static bool is_data_wait(const HostEvent *e) { return e->kind == HOST_DATA; }
 
 /* ---- gaps of compute ---- */
@@ -118,10 +127,11 @@ static Set starved_of(Analysis *a, Set gaps, Set *late)
 }
 
 /* Communication and copies that the next compute may wait for: those on the device while it is launched, and
- * those that the host itself waits for. */
+ * those that the host itself waits for, or executes where it is the device. */
 static Set blocking_of(Analysis *a, Set gaps, Set starved)
 {
-    Set comm = take(a, is_comm, 0), copies = take(a, is_copy, 0), waits = take_events(a, is_host_wait);
+    Set comm = take(a, is_comm, 0), copies = take(a, is_copy, 0);
+    Set waits = take_events(a, a->spans->host ? is_host_call : is_host_wait);
     Set both = combine(a, intervals_merge, comm, copies);
     Set launched = combine(a, intervals_subtract, gaps, starved);
     Set on_device = combine(a, intervals_intersect, launched, both);
@@ -176,20 +186,33 @@ static void fill_gaps(Analysis *a, StepProfile *out, Set compute)
 
 /* ---- the rest ---- */
 
-static void fill_comm(Analysis *a, StepProfile *out)
+/* Calls with what compute hides of those in flight. key: a group, or -1. */
+static Set calls_of(Analysis *a, PickSpan *pick, int key, Set compute)
 {
-    Set comm = take(a, is_comm, 0), others = take(a, is_not_comm, 0);
-    out->comm = mean(a, comm);
-    out->exposed = mean_and_drop(a, combine(a, intervals_subtract, comm, others));
-    out->hidden = out->comm - out->exposed;
+    Set in_call = take(a, pick, key), flying = take(a, is_flying, key);
+    Set hidden = combine(a, intervals_intersect, flying, compute);
+    Set out = combine(a, intervals_merge, in_call, hidden);
+    drop(&in_call), drop(&flying), drop(&hidden);
+    return out;
+}
+
+static double exposed_of(Analysis *a, Set calls, Set others)
+{
+    return mean_and_drop(a, combine(a, intervals_subtract, calls, others));
+}
+
+static void fill_comm(Analysis *a, StepProfile *out, Set compute)
+{
+    Set comm = calls_of(a, is_comm, -1, compute), others = take(a, is_not_comm, 0);
+    Set stages = take(a, is_pipeline, 0);
+    out->comm = mean(a, comm), out->exposed = exposed_of(a, comm, others);
+    out->hidden = out->comm - out->exposed, out->bubble = exposed_of(a, stages, others);
     for (int g = 0; g < GR_N; g++) {
-        Set calls = take(a, is_group, g);
-        out->group[g].length = mean(a, calls);
-        out->group[g].exposed = mean_and_drop(a, combine(a, intervals_subtract, calls, others));
+        Set calls = calls_of(a, is_group, g, compute);
+        out->group[g].length = mean(a, calls), out->group[g].exposed = exposed_of(a, calls, others);
         drop(&calls);
     }
-    out->bubble = out->group[GR_pp].exposed + out->group[GR_pp_back].exposed;
-    drop(&comm), drop(&others);
+    drop(&comm), drop(&others), drop(&stages);
 }
 
 static void fill_copies(Analysis *a, StepProfile *out)
@@ -204,6 +227,7 @@ static void fill_lists(Analysis *a, StepProfile *out)
     for (int i = 0; i < CAT_N; i++)   out->category[i] = mean_and_drop(a, take(a, is_category, i));
     for (int i = 0; i < PART_N; i++)  out->part[i] = mean_and_drop(a, take(a, is_part, i));
     for (int i = 0; i < LAYER_N; i++) out->layer[i] = mean_and_drop(a, take(a, is_layer, i));
+    out->category[CAT_COMM] = out->comm;
     out->forward   = mean_and_drop(a, take(a, is_pass, PASS_FORWARD));
     out->backward  = mean_and_drop(a, take(a, is_pass, PASS_BACKWARD));
     out->optimizer = mean_and_drop(a, take(a, is_pass, PASS_UPDATE));
@@ -255,7 +279,7 @@ Status analyze(StepProfile *out, const SpanList *s, const Recorder *r)
     Set compute = take(&a, is_compute, 0);
     out->busy = mean_and_drop(&a, take(&a, is_any, 0)), out->idle = out->step - out->busy;
     out->compute = mean(&a, compute);
-    fill_comm(&a, out);
+    fill_comm(&a, out, compute);
     fill_copies(&a, out);
     fill_gaps(&a, out, compute);
     fill_lists(&a, out);
@@ -269,16 +293,11 @@ Status analyze_calls(double **seconds, int *n, const SpanList *s, const Recorder
 {
     *n = r->calls[group], *seconds = NULL;
     if (!*n) return OK;
-    double *from = malloc((size_t)*n * sizeof *from), *to = malloc((size_t)*n * sizeof *to);
-    for (int i = 0; from && to && i < *n; i++) from[i] = INFINITY, to[i] = -INFINITY;
-    for (size_t i = 0; from && to && i < s->n; i++) {
+    *seconds = calloc((size_t)*n, sizeof **seconds);
+    if (!*seconds) return fail(E_FIT, "no host memory for the calls of a profile");
+    for (size_t i = 0; i < s->n; i++) {
         const TraceSpan *x = &s->span[i];
-        if (x->group != group || x->call < 0) continue;
-        from[x->call] = fmin(from[x->call], x->from), to[x->call] = fmax(to[x->call], x->to);
+        if (x->group == group && x->call >= 0 && !x->in_flight) (*seconds)[x->call] += x->to - x->from;
     }
-    for (int i = 0; from && to && i < *n; i++) to[i] = to[i] > from[i] ? to[i] - from[i] : 0;
-    bool made = from && to;
-    free(from);
-    *seconds = to;
-    return made ? OK : fail(E_FIT, "no host memory for the calls of a profile");
+    return OK;
 }

@@ -69,7 +69,8 @@ Status lanes_fill(Lanes *out, const SpanList *s, const Recorder *r)
     p.at     = malloc((s->n + r->n + 1) * sizeof *p.at);
     if (!p.at) return fail(E_FIT, "no host memory for the drawing of a profile");
     for (size_t i = 0; i < s->n; i++)
-        add(&p, s->span[i].from, s->span[i].to, lane_of(s->span[i].category), (int)s->span[i].category);
+        if (!s->span[i].in_flight)
+            add(&p, s->span[i].from, s->span[i].to, lane_of(s->span[i].category), (int)s->span[i].category);
     for (size_t i = 0; i < r->n; i++)
         add(&p, r->event[i].from, r->event[i].to, LANE_HOST, color_of(r->event[i].kind));
     out->step = (float)(p.to - p.from);

@@ -48,11 +48,11 @@ static void fill_passes(StepProfile *s, const StageTime *t, int micros)
     for (int p = 0; p < PART_N; p++) s->part[p] = (p == PART_OPTIM ? 1 : micros) * t->part[p];
 }
 
-/* Without times: the calls of a step and what they send, on the first stage. */
-static void fill_links(StepProfile *s, const DryRun *d)
+/* Without times: the calls of a step and what they send, on one stage. */
+static void fill_links(StepProfile *s, const DryRun *d, int stage)
 {
     for (int g = 0; g < GR_N; g++) {
-        LedgerComm c = view_comm(d, 0, g);
+        LedgerComm c = view_comm(d, stage, g);
         s->group[g] = (GroupProfile){ (double)c.calls, NAN, NAN, NAN, NAN, NAN, (double)c.intra_node,
                                       (double)c.inter_node };
     }
@@ -109,7 +109,7 @@ void step_profile_of_plan(StepProfile *s, const DryRun *d)
     step_profile_clear(s);
     fill_memory(s, d);
     if (!d->timed) {
-        fill_links(s, d);
+        fill_links(s, d, 0);
         return;
     }
     fill_step(s, &d->step, !strcmp(d->hw.backend, "cpu"));
@@ -125,6 +125,7 @@ Status profile_predict(Profile *p, const Config *recipe, int ranks, int per_node
     DryRun d;
     TRY(dryrun_open(&d, recipe, ranks, per_node, hw));
     step_profile_of_plan(&p->predicted, &d);
+    if (!hw && p->has_measured) fill_links(&p->predicted, &d, p->stage[p->slowest]);
     p->has_predicted = true, p->predicted_error = hw ? d.step.error : NAN;
     snprintf(p->hardware, sizeof p->hardware, "%s", hw ? hw->id : "");
     if (!p->has_measured) {

@@ -92,7 +92,7 @@ static void print_ranks(FILE *out, const Profile *p)
 {
     if (p->ranks < 2) return;
     fprintf(out, "\n%6s %6s %12s %12s %12s %12s %12s %12s\n", "rank", "stage", "step", "compute", "exposed",
-            "starved", "memory", "tokens wait");
+            "starved", "memory", "data wait");
     for (int r = 0; r < p->ranks; r++) {
         const StepProfile *s = &p->rank[r];
         char               a[6][32];

@@ -36,21 +36,37 @@ static TraceSpan span_of_op(const HostEvent *e)
     return s;
 }
 
-/* A call lasts until it is joined; one that is not joined in the recording, until its start has returned. */
-static TraceSpan span_of_call(const Recorder *r, size_t at)
+static TraceSpan span_of_call(const HostEvent *e, int call)
+{
+    TraceSpan s = span_of_event(e);
+    s.category = CAT_COMM, s.group = e->id, s.call = call, s.stream = 1;
+    return s;
+}
+
+/* The join of the call at `at`; NULL: none in the recording. */
+static const HostEvent *join_of(const Recorder *r, size_t at)
 {
     const HostEvent *e = &r->event[at];
-    TraceSpan        s = span_of_event(e);
-    s.category = CAT_COMM, s.group = e->id, s.call = e->calls, s.stream = 1;
     for (size_t i = at + 1; e->kind == HOST_CALL && i < r->n; i++) {
         const HostEvent *j = &r->event[i];
         if (j->id != e->id || j->slot != e->slot) continue;
         if (j->kind == HOST_CALL) break;
-        if (j->kind != HOST_JOIN) continue;
-        s.to = j->to;
-        break;
+        if (j->kind == HOST_JOIN) return j;
     }
-    return s;
+    return NULL;
+}
+
+/* The host is in the call while it starts and while it joins it; between the two the call is in flight. */
+static void add_call(SpanList *s, const Recorder *r, size_t at)
+{
+    const HostEvent *e = &r->event[at], *join = join_of(r, at);
+    s->span[s->n++] = span_of_call(e, e->calls);
+    if (!join) return;
+    s->span[s->n++] = span_of_call(join, e->calls);
+    TraceSpan between = span_of_call(e, e->calls);
+    between.from = between.launched = e->to, between.to = join->from;
+    between.in_flight = true, between.stream = 3;
+    if (between.to > between.from) s->span[s->n++] = between;
 }
 
 static TraceSpan span_of_copy(const HostEvent *e)
@@ -65,7 +81,7 @@ static void add_host_spans(SpanList *s, const Recorder *r)
     for (size_t i = 0; i < r->n; i++) {
         const HostEvent *e = &r->event[i];
         if (e->kind == HOST_OP) s->span[s->n++] = span_of_op(e);
-        if (e->kind == HOST_CALL || e->kind == HOST_GATHER) s->span[s->n++] = span_of_call(r, i);
+        if (e->kind == HOST_CALL || e->kind == HOST_GATHER) add_call(s, r, i);
         if (e->kind == HOST_COPY) s->span[s->n++] = span_of_copy(e);
     }
 }
@@ -151,7 +167,7 @@ static int by_start(const void *a, const void *b)
 Status spans_open(SpanList *s, const Recorder *r, const DeviceSpan *device, size_t n, StepMark *step,
                   int steps)
 {
-    size_t most = device ? n : r->n;
+    size_t most = device ? n : 2 * r->n;
     *s = (SpanList){ .step = step, .steps = steps, .host = !device,
                      .span = malloc((most + 1) * sizeof *s->span) };
     if (!s->span || r->full) return spans_close(s), fail(E_FIT, "no host memory for the events of a profile");

@@ -16,6 +16,8 @@ typedef struct TraceSpan {
     HostPlace   place;
     const char *name;  /* of a kernel; NULL: the op's or the category's */
     int64_t     bytes; /* of a copy */
+    bool        in_flight; /* a call between its start and its join, where the host is the device: it counts
+                              only where compute hides it */
 } TraceSpan;
 
 /* When a profiled step began and ended on the host; ended: when the device's last compute of it did. */
