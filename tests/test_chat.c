@@ -1,5 +1,7 @@
 /* tests/test_chat.c -- the chat template: supervised tokens, prompts, videos, truncation. */
+#include "base/folder.h"
 #include "chatlab.h"
+#include "data/chat_template.h"
 
 static void loss_spans(void)
 {
@@ -263,6 +265,108 @@ static void truncation_of_a_video(void)
     kit_close(&k);
 }
 
+/* A folder with the tiny tokenizer and a chat template of our own. */
+static Tokenizer *templated_open(const char *source, const char *config)
+{
+    Path path, folder;
+    EXPECT_OK(path_join(folder, lab_tmp(), "templated"));
+    EXPECT_OK(folder_make(folder));
+    EXPECT_OK(path_join(path, folder, "chat_template.jinja"));
+    EXPECT_OK(file_write(path, source, strlen(source)));
+    EXPECT_OK(path_join(path, folder, "tokenizer_config.json"));
+    EXPECT_OK(file_write(path, config, strlen(config)));
+    return tiny_open(folder, TINY_ADDED);
+}
+
+static void expect_templated(const char *source, const char *json, LossSpan loss, const char *seen,
+                             const char *supervised)
+{
+    Kit k;
+    const ChatTemplate *template;
+    Tokenizer *t =
+        templated_open(source, "{\"bos_token\": {\"content\": \"[B]\"}, \"eos_token\": \"<|endoftext|>\"}");
+    kit_with(&k, t, json);
+    EXPECT_OK(tokenizer_template(t, &template));
+    k.chat.template = template, k.chat.loss = loss;
+    kit_render(&k);
+    EXPECT_TEXT(k.seen.v, seen);
+    EXPECT_TEXT(k.supervised.v, supervised);
+    kit_close(&k);
+}
+
+static const char OWN[] =
+    "{{ bos_token }}{% if tools %}T{{ tools | tojson }}{% endif %}{% for m in messages %}{% if m.role == "
+    "'assistant' %}"
+    "<a>{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content }}{% for c in "
+    "m.tool_calls or [] %}"
+    "!{{ c.function.arguments | tojson }}{% endfor %}{{ eos_token }}\n{% else %}<{{ m.role[0] }}>{% if "
+    "m.content is string %}"
+    "{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% else "
+    "%}<|vision_start|>"
+    "<|{{ p.type }}_pad|><|vision_end|>{% endif %}{% endfor %}{% endif %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<a>{% endif %}";
+
+/* The loss follows the assistant's messages, less the generation prompt and the line break after the end
+ * token. */
+static void own_templates(void)
+{
+    expect_templated(
+        OWN,
+        LINE(MESSAGE("system", "S") ", " USER("q") ", " ANSWER("a b") ", " USER("r") ", " ANSWER("c"), ""),
+        LOSS_ASSISTANT, "[B]<s>S<u>q<a>a b<|endoftext|>\n<u>r<a>c<|endoftext|>\n",
+        "a b<|endoftext|>|c<|endoftext|>");
+    expect_templated(OWN, LINE(USER("q") ", " ANSWER("a") ", " USER("r") ", " ANSWER("c"), ""),
+                     LOSS_LAST_ROUND, "[B]<u>q<a>a<|endoftext|>\n<u>r<a>c<|endoftext|>\n", "c<|endoftext|>");
+    expect_templated(
+        OWN,
+        LINE(USER("q") ", {'role': 'assistant', 'content': 'a', 'weight': 0}, " USER("r") ", " ANSWER("c"),
+             ""),
+        LOSS_ASSISTANT, "[B]<u>q<a>a<|endoftext|>\n<u>r<a>c<|endoftext|>\n", "c<|endoftext|>");
+    expect_templated(
+        OWN, LINE(USER("q") ", {'role': 'assistant', 'content': 'a', 'reasoning_content': 'why'}", ""),
+        LOSS_ASSISTANT, "[B]<u>q<a>(why)a<|endoftext|>\n", "(why)a<|endoftext|>");
+    expect_templated(
+        OWN,
+        LINE(USER("q") ", {'role': 'assistant', 'tool_calls': [{'name': 'f', 'arguments': '{\\'x\\': 1}'}]}",
+             ", 'tools': [{'n': 1}]"),
+        LOSS_ASSISTANT, "[B]T[{\"n\": 1}]<u>q<a>!{\"x\": 1}<|endoftext|>\n", "!{\"x\": 1}<|endoftext|>");
+}
+
+/* Media take the places that the template gives them; a text that spells their tokens stays text. */
+static void own_templates_show_media(void)
+{
+    expect_templated(OWN, LINE(USER("<image>x<|image_pad|>") ", " ANSWER("y"), ", 'images': ['a.png']"),
+                     LOSS_ASSISTANT,
+                     "[B]<u><|vision_start|><|image_pad|>*2<|vision_end|>x<|image_pad|><a>y<|endoftext|>\n",
+                     "y<|endoftext|>");
+    expect_templated(
+        OWN, LINE(USER("<video>") ", " ANSWER("y"), ", 'videos': [['1', '2', '3', '4']]"), LOSS_ASSISTANT,
+        "[B]<u><0.2 seconds><|vision_start|><|video_pad|>*2<|vision_end|><1.2 seconds><|vision_start|>"
+        "<|video_pad|>*2<|vision_end|><a>y<|endoftext|>\n",
+        "y<|endoftext|>");
+}
+
+static void templates_mark_generation(void)
+{
+    expect_templated(
+        "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}{% generation %}{{ m.content }};"
+        "{% endgeneration %}.{% else %}{{ m.content }}{% endif %}{% endfor %}",
+        LINE(USER("q") ", " ANSWER("e\\u0301a"), ""), LOSS_ASSISTANT,
+        "user:qassistant:\xc3\xa9"
+        "a;.",
+        "\xc3\xa9"
+        "a;");
+}
+
+static void unread_templates_are_refused(void)
+{
+    const ChatTemplate *template;
+    Tokenizer *t = templated_open("a\n{% include 'b' %}", "{}");
+    EXPECT_FAIL(tokenizer_template(t, &template), E_DATA, "chat_template.jinja:2");
+    EXPECT_FAIL(tokenizer_template(t, &template), E_DATA, "data.template=chatml");
+    tokenizer_close(t);
+}
+
 int main(void)
 {
     RUN(loss_spans);
@@ -279,5 +383,9 @@ int main(void)
     RUN(truncation_by_rule);
     RUN(truncation_of_a_video);
     rmdir(lab_tmp());
+    RUN(own_templates);
+    RUN(own_templates_show_media);
+    RUN(templates_mark_generation);
+    RUN(unread_templates_are_refused);
     return lab_report();
 }

@@ -218,6 +218,7 @@ static void print_check(const DataCheck *c)
     printf("  %lld pictures and slices of videos, %lld patches; %.1f MP decoded, %.0f samples/s, %.0f MP/s\n",
            (long long)c->pictures, (long long)c->patches, c->megapixels, (double)d->samples / c->seconds,
            c->megapixels / c->seconds);
+    if (tokens) printf("  chat template: %s\n", c->view.sample.chat.template ? "the model's own" : "ChatML");
     if (tokens) print_buckets("tokens", c->token_bucket);
     print_buckets("patches", c->patch_bucket);
     printf("  over budget: %lld refused, %lld left out by data.truncation\n", (long long)c->over,

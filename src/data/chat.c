@@ -4,21 +4,10 @@
  * together, as in the reference, which encodes the whole rendered string. So `text` collects text until
  * the next special token. While rendering, targets hold one flag per token (supervised or not); at the end
  * the flags become shifted targets. */
-#include "data/chat.h"
+#include "data/chat_private.h"
+#include "data/chat_template.h"
 
 #include <string.h>
-
-typedef struct Render {
-    const Chat         *chat;
-    TokenScratch       *scratch;
-    const Conversation *c;
-    const Grid         *grid;
-    Ids                *ids, *supervised;
-    Text                text;  /* not encoded yet; its first `head` bytes are the header of a turn */
-    size_t              head;
-    bool                frame, content;  /* whether headers, and what follows them, are supervised */
-    Text                decoded;
-} Render;
 
 LossSpan chat_loss_named(const char *word)
 {
@@ -32,7 +21,7 @@ Truncation chat_truncation_named(const char *word)
     return !strcmp(word, "delete") ? TRUNCATE_DELETE : TRUNCATE_ERROR;
 }
 
-Status chat_tokens(ChatTokens *c, const Tokenizer *t)
+void chat_tokens_find(ChatTokens *c, const Tokenizer *t)
 {
     *c = (ChatTokens){
         .im_start     = tokenizer_id(t, "<|im_start|>"),
@@ -43,6 +32,11 @@ Status chat_tokens(ChatTokens *c, const Tokenizer *t)
         .image_pad    = tokenizer_id(t, "<|image_pad|>"),
         .video_pad    = tokenizer_id(t, "<|video_pad|>"),
     };
+}
+
+Status chat_tokens(ChatTokens *c, const Tokenizer *t)
+{
+    chat_tokens_find(c, t);
     if (c->im_start < 0 || c->im_end < 0 || c->endoftext < 0)
         return fail(E_DATA, "the tokenizer has no %s among its added tokens; conversations need "
                             "<|im_start|>, <|im_end|> and <|endoftext|>",
@@ -157,17 +151,25 @@ static Status put_video(Render *r, const Media *m, const Grid *g, int64_t n)
     return r->chat->video_outer ? put_special(r, t->vision_end, r->content) : OK;
 }
 
-static Status put_item(Render *r, const ChatItem *it)
+Status chat_put_media(Render *r, int media, bool whole)
 {
     const ChatTokens *t = &r->chat->token;
-    if (it->kind == ITEM_TEXT) return text_push(&r->text, it->text, it->len);
-    if (t->vision_start < 0 || t->vision_end < 0 ||
-        (it->kind == ITEM_IMAGE ? t->image_pad : t->video_pad) < 0)
+    const Media      *m   = &r->c->media[media];
+    int32_t           pad = m->video ? t->video_pad : t->image_pad;
+    if (t->vision_start < 0 || t->vision_end < 0 || pad < 0)
         return fail(E_DATA, "the sample has pictures, and the tokenizer has no vision tokens");
-    const Grid *g = &r->grid[it->media];
+    const Grid *g = &r->grid[media];
     int64_t     n = slice_tokens(r->chat, g);
-    if (it->kind == ITEM_IMAGE) return put_pads(r, t->image_pad, g->t * n);
-    return put_video(r, &r->c->media[it->media], g, n);
+    if (m->video) return put_video(r, m, g, n);
+    if (whole) return put_pads(r, pad, g->t * n);
+    TRY(ids_repeat(r->ids, pad, g->t * n));
+    return flag(r, false);
+}
+
+static Status put_item(Render *r, const ChatItem *it)
+{
+    if (it->kind == ITEM_TEXT) return text_push(&r->text, it->text, it->len);
+    return chat_put_media(r, it->media, true);
 }
 
 static bool role_at(const Conversation *c, int i, Role role)
@@ -193,8 +195,7 @@ static Status put_turn(Render *r, int i, bool content)
     return tool && role_at(c, i + 1, ROLE_TOOL) ? OK : put_footer(r);
 }
 
-/* The last user turn before the last answer. */
-static int last_question(const Conversation *c)
+int chat_last_question(const Conversation *c)
 {
     int i = c->turns - 1;
     while (i >= 0 && c->turn[i].role != ROLE_ASSISTANT) i--;
@@ -206,7 +207,7 @@ static Status put_turns(Render *r)
 {
     const Conversation *c = r->c;
     const Chat         *chat = r->chat;
-    int                 n = c->turns, question = chat->loss == LOSS_LAST_ROUND ? last_question(c) : -1;
+    int                 n = c->turns, question = chat->loss == LOSS_LAST_ROUND ? chat_last_question(c) : -1;
     if (chat->prompt_only && role_at(c, n - 1, ROLE_ASSISTANT)) n--;
     for (int i = 0; i < n; i++) {
         const ChatTurn *t = &c->turn[i];
@@ -221,6 +222,9 @@ static Status put_turns(Render *r)
 static Status put_plain(Render *r)
 {
     r->content = r->frame = true;
+    if (r->chat->token.endoftext < 0)
+        return fail(E_DATA,
+                    "the tokenizer has no <|endoftext|> among its added tokens, which ends plain texts");
     TRY(put_item(r, &r->c->item[0]));
     return r->chat->prompt_only ? flush_text(r) : put_special(r, r->chat->token.endoftext, true);
 }
@@ -232,17 +236,26 @@ static void shift_targets(const Ids *ids, Ids *targets, int64_t from, bool none)
         targets->v[i] = i + 1 < ids->n && targets->v[i + 1] && !none ? ids->v[i + 1] : -1;
 }
 
+void chat_render_close(Render *r)
+{
+    text_close(&r->text);
+    text_close(&r->decoded);
+    mem_pool_close(&r->keep);
+}
+
 Status chat_render(const Chat *chat, TokenScratch *s, Ids *ids, Ids *targets, const Conversation *c,
                    const Grid *grid)
 {
     Render  r = { .chat = chat, .scratch = s, .c = c, .grid = grid, .ids = ids, .supervised = targets };
     int64_t from = ids->n;
     REQUIRE(targets->n == from, "%lld ids and %lld targets", (long long)from, (long long)targets->n);
-    Status st = c->plain ? put_plain(&r) : put_turns(&r);
+    bool   own = chat->template && !c->plain;
+    Status st  = c->plain ? put_plain(&r)
+                 : own    ? chat_template_ids(chat, s, ids, targets, c, grid)
+                          : put_turns(&r);
     if (st) ids->n = targets->n = from;
     else    shift_targets(ids, targets, from, chat->prompt_only);
-    text_close(&r.text);
-    text_close(&r.decoded);
+    chat_render_close(&r);
     return st;
 }
 

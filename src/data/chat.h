@@ -2,8 +2,9 @@
  *
  * conversation_read reads one JSON object in any of the usual forms (messages with <image> placeholders
  * and an images list, OpenAI content parts, ShareGPT conversations, alpaca, plain text); chat_render
- * renders it by the ChatML template with vision tokens. Media are references here: their sizes come from
- * file headers, and pixels are decoded much later. The steps of one line:
+ * renders it by the model's chat template (data/chat_template.h) or by ChatML with vision tokens. Media are
+ * references here: their sizes come from file headers, and pixels are decoded much later. The steps of one
+ * line:
  *
  *   conversation_read    turns, items, media; every frame that the line lists
  *   video_choose         (data/video.h) the frames that are used and the seconds of their slices
@@ -21,7 +22,14 @@ typedef enum { ITEM_TEXT, ITEM_IMAGE, ITEM_VIDEO } ItemKind;
 
 /* media: row of Conversation.media. loss: 1, 0, or -1 for the setting of the recipe. */
 typedef struct ChatItem { ItemKind kind; const char *text; size_t len; int media; } ChatItem;
-typedef struct ChatTurn { Role role; int first, items; int8_t loss; } ChatTurn;
+/* first, items: all rows as ChatML writes them; content_first, content: those of the message's content,
+ * without tool calls and reasoning. message: the message of the line, or NULL where the turn has none. */
+typedef struct ChatTurn {
+    Role        role;
+    int         first, items, content_first, content;
+    int8_t      loss;
+    const Json *message;
+} ChatTurn;
 
 /* One picture file: a path as in the line, or bytes from the line (a data: URI) or its archive. */
 typedef struct Frame { const char *path; const void *bytes; size_t len; } Frame;
@@ -35,6 +43,7 @@ typedef struct Conversation {
     Media    *media;                     /* in the order of the template */
     Frame    *frame;
     int       turns, items, medias, frames;
+    Json        *tools;                     /* definitions of the line's tools; NULL: none */
     bool      plain;                     /* pre-training text: one item, no turn, every token supervised */
     MemPool      keep;                      /* owns everything above */
 } Conversation;
@@ -52,11 +61,12 @@ typedef enum { TRUNCATE_ERROR, TRUNCATE_DELETE, TRUNCATE_RIGHT } Truncation;
 LossSpan   chat_loss_named(const char *word);           /* a value of data.loss, already checked */
 Truncation chat_truncation_named(const char *word);     /* a value of data.truncation */
 
-/* The ids of the template, looked up once. Conversations need the first three. The vision ids are -1 where
- * the tokenizer has none; a conversation with pictures is then refused. */
+/* The ids of the template, looked up once. ChatML needs the first three, which chat_tokens checks. The vision
+ * ids are -1 where the tokenizer has none; a conversation with pictures is then refused. */
 typedef struct ChatTokens {
     int32_t im_start, im_end, endoftext, vision_start, vision_end, image_pad, video_pad;
 } ChatTokens;
+void        chat_tokens_find(ChatTokens *c, const Tokenizer *t); /* -1 for a token that there is not */
 MUST Status chat_tokens(ChatTokens *c, const Tokenizer *t);
 
 /* Grid of a medium in patches after resizing: t slices of h x w. */
@@ -64,6 +74,7 @@ typedef struct Grid { int64_t t, h, w; } Grid;
 
 typedef struct Chat {
     const Tokenizer *tokenizer;
+    const struct ChatTemplate *template; /* the model's own; NULL: ChatML */
     ChatTokens       token;
     LossSpan         loss;
     int64_t          merge;              /* patches per side of a visual token */

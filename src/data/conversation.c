@@ -38,7 +38,8 @@ static void *grow(MemPool *k, void *old, int n, size_t size)
 static void turn_add(Conversation *c, Role role, int8_t loss)
 {
     c->turn = grow(&c->keep, c->turn, c->turns, sizeof *c->turn);
-    c->turn[c->turns++] = (ChatTurn){ .role = role, .first = c->items, .loss = loss };
+    c->turn[c->turns++] =
+        (ChatTurn){ .role = role, .first = c->items, .content_first = c->items, .loss = loss };
 }
 
 /* Adds to the last turn; plain text has no turn. */
@@ -47,12 +48,22 @@ static void item_add(Conversation *c, ChatItem item)
     if (item.kind == ITEM_TEXT && !item.len) return;
     c->item = grow(&c->keep, c->item, c->items, sizeof *c->item);
     c->item[c->items++] = item;
-    if (c->turns) c->turn[c->turns - 1].items++;
+    if (c->turns) c->turn[c->turns - 1].items++, c->turn[c->turns - 1].content++;
 }
 
 static void text_add(Conversation *c, const char *text, size_t len)
 {
     item_add(c, (ChatItem){ .kind = ITEM_TEXT, .text = text, .len = len });
+}
+
+/* Text that is no content of the last turn: its tool calls, its reasoning, the tools of the line. */
+static void aside_add(Conversation *c, const char *text, size_t len)
+{
+    ChatTurn *t       = &c->turn[c->turns - 1];
+    int       content = t->content;
+    text_add(c, text, len);
+    t->content = content;
+    if (!content) t->content_first = c->items;
 }
 
 static void media_add(Conversation *c, bool video, double fps)
@@ -237,7 +248,7 @@ static Status calls_read(LineReader *r, const Json *calls, bool content, const c
         if (i || content) st = text_push(&text, "\n", 1);
         if (!st) st = chat_tool_call_text(&text, json_array_get(calls, i), r->where);
     }
-    if (!st) text_add(r->c, mem_pool_copy(&r->c->keep, text.n ? text.v : "", text.n), text.n);
+    if (!st) aside_add(r->c, mem_pool_copy(&r->c->keep, text.n ? text.v : "", text.n), text.n);
     text_close(&text);
     return st;
 }
@@ -256,10 +267,41 @@ static int role_named(const Json *message)
     return -1;
 }
 
+/* What the message says of its own loss: `loss` (ms-swift) or `weight` (OpenAI: 0 or 1); -1: nothing. */
+static Status message_loss(const Json *m, const char *where, int8_t *out)
+{
+    const Json *loss = json_object_get(m, "loss"), *weight = json_object_get(m, "weight");
+    *out = -1;
+    if (json_has(m, "loss") && !json_is_boolean(loss))
+        return fail(E_DATA, "%s.loss: expected true or false", where);
+    if (json_is_boolean(loss)) return *out = json_is_true(loss), OK;
+    if (!json_has(m, "weight")) return OK;
+    double v = json_number_value(weight);
+    if (!json_is_number(weight) || (v != 0 && v != 1))
+        return fail(E_DATA, "%s.weight: expected 0 or 1", where);
+    return *out = v != 0, OK;
+}
+
+/* Reasoning beside the content: a block before it, as the templates of reasoning models write it. */
+static Status reasoning_read(LineReader *r, const Json *m, int role, const char *where)
+{
+    const Json *v = json_object_get(m, json_has(m, "reasoning_content") ? "reasoning_content" : "reasoning");
+    if (!v || json_is_null(v)) return OK;
+    if (!json_is_string(v)) return fail(E_DATA, "%s.reasoning_content: expected a string", where);
+    if (!json_string_length(v)) return OK;
+    if (role != ROLE_ASSISTANT)
+        return fail(E_DATA, "%s.reasoning_content: only the assistant reasons", where);
+    aside_add(r->c, "<think>\n", 8);
+    aside_add(r->c, json_string_value(v), json_string_length(v));
+    aside_add(r->c, "\n</think>\n\n", 11);
+    return OK;
+}
+
 /* One message as {"role", "content"} or {"from", "value"}. */
 static Status message_read(LineReader *r, const Json *m, const char *key, size_t i)
 {
-    char where[48];
+    char   where[48];
+    int8_t loss;
     snprintf(where, sizeof where, "%s[%zu]", key, i);
     if (!json_is_object(m)) return fail(E_DATA, "%s: expected an object", where);
     int role = role_named(m);
@@ -268,10 +310,10 @@ static Status message_read(LineReader *r, const Json *m, const char *key, size_t
                     json_has(m, "from") ? "from" : "role");
     const char *field = !json_object_get(m, "content") && json_object_get(m, "value") ? "value" : "content";
     const Json *content = json_object_get(m, field), *calls = json_object_get(m, "tool_calls");
-    const Json *loss = json_object_get(m, "loss");
-    if (json_has(m, "loss") && !json_is_boolean(loss))
-        return fail(E_DATA, "%s.loss: expected true or false", where);
-    turn_add(r->c, (Role)role, json_is_boolean(loss) ? json_is_true(loss) : -1);
+    TRY(message_loss(m, where, &loss));
+    turn_add(r->c, (Role)role, loss);
+    r->c->turn[r->c->turns - 1].message = m;
+    TRY(reasoning_read(r, m, role, where));
     bool calling = calls && !json_is_null(calls) && !(json_is_array(calls) && !json_array_size(calls));
     bool empty = !content || json_is_null(content);
     snprintf(r->where, sizeof r->where, "%s.%s", where, field);
@@ -294,10 +336,11 @@ static Status tools_read(LineReader *r)
     }
     Status st = OK;
     if (json_is_array(tools) && json_array_size(tools)) {
-        if (c->turns) text_add(c, "\n\n", 2);
+        if (c->turns) aside_add(c, "\n\n", 2);
         else          turn_add(c, ROLE_SYSTEM, -1);
         st = chat_tools_text(&text, tools);
-        if (!st) text_add(c, mem_pool_copy(&c->keep, text.v, text.n), text.n);
+        if (!st) aside_add(c, mem_pool_copy(&c->keep, text.v, text.n), text.n);
+        c->tools = json_incref((Json *)tools);
     } else if (tools && !json_is_null(tools) && !json_is_array(tools) && !json_is_string(tools))
         st = fail(E_DATA, "tools: expected a list");
     text_close(&text);
@@ -409,5 +452,6 @@ Status conversation_text(Conversation *c, const char *text, size_t len)
 void conversation_close(Conversation *c)
 {
     mem_pool_close(&c->keep);
+    json_decref(c->tools);
     *c = (Conversation){ 0 };
 }

@@ -2,6 +2,7 @@
 #include "data/sample.h"
 
 #include "base/grow.h"
+#include "data/chat_template.h"
 #include "data/media.h"
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,9 @@ Status sample_conf(SampleConf *c, const Config *recipe, const Tokenizer *t, cons
 {
     *c = (SampleConf){ .stream = *stream, .picture = *patch, .frame = *patch, .budget = *b };
     c->chat.tokenizer = t;
-    if (t) TRY(chat_tokens(&c->chat.token, t));
+    if (t && strcmp(recipe->data.template, "chatml")) TRY(tokenizer_template(t, &c->chat.template));
+    if (t && c->chat.template) chat_tokens_find(&c->chat.token, t);
+    else if (t) TRY(chat_tokens(&c->chat.token, t));
     else   c->chat.token = (ChatTokens){ -1, -1, -1, -1, -1, -1, -1 };
     TRY(same_token("<|image_pad|>", stream->image_token, c->chat.token.image_pad));
     TRY(same_token("<|video_pad|>", stream->video_token, c->chat.token.video_pad));
@@ -58,6 +61,8 @@ Status sample_settings(const SampleConf *c, Json **out)
                      "patch", (json_int_t)c->picture.patch, "frames", (json_int_t)c->picture.frames, "merge",
                      (json_int_t)c->stream.merge, "min_pixels", (json_int_t)c->picture.min_pixels,
                      "max_pixels", (json_int_t)c->picture.max_pixels, "loss", (int)c->chat.loss);
+    if (*out && c->chat.template)
+        json_object_set_new(*out, "template", json_integer(c->chat.template->fingerprint));
     return *out ? OK : fail(E_FIT, "no memory for a few settings");
 }
 

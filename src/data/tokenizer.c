@@ -1,6 +1,8 @@
 /* data/tokenizer.c -- see tokenizer.h: text to ids and back. Opening is in tokenizer_file.c. */
 #include "data/tokenizer_private.h"
 
+#include "data/chat_template.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +22,8 @@ void tokenizer_close(Tokenizer *t)
     free(t->raw.token);
     free(t->normal.token);
     pcre2_code_free(t->split);
+    chat_template_close(t->template);
+    free(t->template_error);
     free(t);
 }
 
@@ -137,6 +141,19 @@ int32_t tokenizer_id(const Tokenizer *t, const char *token)
 {
     int32_t id = added_id(&t->raw, token);
     return id >= 0 ? id : added_id(&t->normal, token);
+}
+
+Status tokenizer_template(const Tokenizer *t, const ChatTemplate **out)
+{
+    *out = t->template;
+    return t->template_error ? fail(E_DATA, "%s", t->template_error) : OK;
+}
+
+size_t tokenizer_token_bytes(const Tokenizer *t, int32_t id) { return vocab_bytes(&t->vocab, id).n; }
+
+bool tokenizer_is_added(const Tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->vocab.size && t->vocab.token[id].kind >= TOKEN_ADDED;
 }
 
 int64_t tokenizer_size(const Tokenizer *t) { return t->vocab.size; }

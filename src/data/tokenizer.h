@@ -9,6 +9,8 @@
 #include "data/ids.h"
 #include <stdbool.h>
 
+struct ChatTemplate;
+
 typedef struct Tokenizer Tokenizer;
 typedef struct TokenScratch TokenScratch;         /* one thread's buffers and cache of pieces */
 
@@ -23,6 +25,12 @@ MUST Status tokenizer_encode(const Tokenizer *t, TokenScratch *s, Ids *out, cons
 /* Appends the UTF-8 bytes of the ids; an unknown id is an error. skip_special leaves special tokens out. */
 MUST Status tokenizer_decode(const Tokenizer *t, Text *out, const int32_t *ids, int64_t n, bool skip_special);
 
+/* The chat template of the tokenizer's folder, see data/chat_template.h: NULL where the folder has none.
+ * E_DATA where it has one that is not read. */
+MUST Status tokenizer_template(const Tokenizer *t, const struct ChatTemplate **out);
+
+size_t tokenizer_token_bytes(const Tokenizer *t, int32_t id); /* bytes of text that the token stands for */
+bool   tokenizer_is_added(const Tokenizer *t, int32_t id);
 int32_t     tokenizer_id(const Tokenizer *t, const char *token);  /* id of an added token; -1: none */
 int64_t     tokenizer_size(const Tokenizer *t);                   /* largest id + 1 */
 

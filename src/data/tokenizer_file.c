@@ -4,6 +4,7 @@
  * Vocabulary and merges are nearly all of a file and are read by tokenizer_scan; jansson parses the rest. */
 #include "data/tokenizer_private.h"
 
+#include "data/chat_template.h"
 #include "base/folder.h"
 
 #include <errno.h>
@@ -288,7 +289,7 @@ static Status open_trio(Tokenizer **t, const char *folder)
     return finish(s, t);
 }
 
-Status tokenizer_open(Tokenizer **t, const char *path)
+static Status open_files(Tokenizer **t, const char *path)
 {
     char inside[PATH_MAX], older[PATH_MAX];
     Text bytes = { 0 };
@@ -303,4 +304,18 @@ Status tokenizer_open(Tokenizer **t, const char *path)
     if (!s) s = tokenizer_open_memory(t, bytes.v ? bytes.v : "", bytes.n, path);
     text_close(&bytes);
     return s;
+}
+
+/* A template that is not read is no error of the tokenizer: a recipe may ask for another. */
+Status tokenizer_open(Tokenizer **t, const char *path)
+{
+    char folder[PATH_MAX];
+    TRY(open_files(t, path));
+    int   n     = snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (n >= (int)sizeof folder) return OK;
+    if (!folder_is(path) && slash) *slash = 0;
+    else if (!folder_is(path)) strcpy(folder, ".");
+    if (chat_template_open(&(*t)->template, folder)) (*t)->template_error = strdup(status_text());
+    return OK;
 }

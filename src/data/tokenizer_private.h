@@ -57,6 +57,8 @@ struct Tokenizer {
     AddedSet    raw, normal;              /* looked for before and after normalising */
     bool        nfc;
     pcre2_code *split;
+    struct ChatTemplate *template; /* of its folder; NULL: none */
+    char *template_error;          /* why the folder's template is not read; NULL: it is, or there is none */
 };
 
 /* -- tokenizer_vocab.c */

@@ -217,6 +217,7 @@ static Status split(Jinja *j, Value self, const Value *a, bool last, Value *out)
     int64_t most = -1;
     bool    by   = a[0].kind != V_ABSENT && a[0].kind != V_NONE;
     if (a[1].kind != V_ABSENT) TRY(want_int(a[1], &most));
+    if (most < 0) most = INT64_MAX;
     if (by) TRY(want_str(a[0]));
     if (by && !a[0].n) return fail(E_DATA, "empty separator");
     TRY(spend(j, self.n / 64 + 1));
