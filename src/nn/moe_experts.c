@@ -153,6 +153,16 @@ static void lora_a_fwd(const Pass *c, MoeAct *a, Tensor a_out, Tensor x, const P
     lora_rows_a_out(c, a_out, x, w, &by);
 }
 
+/* What dispatch writes: codes alone where nothing but the product reads the rows, which are not kept, or a
+ * replay will write them. */
+static CodedRows dispatched(const Pass *c, const Moe *m, CodedRows rows)
+{
+    bool kept = c->mode == FORWARD && read_by_backward(c, m->w_gu) && c->policy[L_DISPATCH] != DROP;
+    bool expands = !ops_of(c) && !m->pad;
+    if (t_has(rows.q) && expands && !kept && c->mode != REPLAY && !m->w_gu->lora) rows.x = (Tensor){ 0 };
+    return rows;
+}
+
 /* Tokens to the experts, gate, up and activation. */
 static void up_fwd(const Pass *c, const Moe *m, MoeAct *a, Wanted want, CodedRows h, Tensor x, bool count)
 {
@@ -161,7 +171,7 @@ static void up_fwd(const Pass *c, const Moe *m, MoeAct *a, Wanted want, CodedRow
     CodedRows  rows = { .x = a->x };
     if (want.x && want.gu) rows = coded_rows(c, a->x, m->w_gu, PRODUCT_Y, by);
     bool packed = c->env->fp8_dispatch && product_is_fp8(c, m->w_gu, PRODUCT_Y);
-    if (want.x)        dispatch_tokens(c, m, a, rows, x, count, packed);
+    if (want.x)        dispatch_tokens(c, m, a, dispatched(c, m, rows), x, count, packed);
     if (want.a_out_gu) lora_a_fwd(c, a, a->a_out_gu, a->x, m->w_gu);
     LoraTerm lora = lora_term(a->a_out_gu, m->w_gu);
     if (want.gu && want.h) experts_act(c, expert_act(c, m, a), a->gu, h, rows, m->w_gu, lora);
