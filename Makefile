@@ -12,7 +12,7 @@ MPI    ?= $(shell pkg-config --exists ompi-c 2>/dev/null && echo 1 || echo 0)
 OPENBLAS ?= $(shell pkg-config --exists openblas 2>/dev/null && echo 1 || echo 0)
 OPT    ?= -O3
 
-PKGS   := jansson yaml-0.1 libjpeg libpng libwebp libpcre2-8 libutf8proc libxxhash
+PKGS   := jansson yaml-0.1 libjpeg libpng libwebp libpcre2-8 libutf8proc libxxhash zlib
 WARN   := -Wall -Wextra -Wshadow -Wvla -Wno-unused-parameter
 ifneq ($(findstring clang,$(CC)),)
   WARN += -Wno-pass-failed -Wno-string-concatenation -Wno-missing-field-initializers

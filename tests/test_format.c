@@ -396,6 +396,39 @@ static void damaged_files_in_a_set(void)
     set.source[1].path = set.path, set.cfg.data.train.n = 1, set.cfg.data.bad_sample = "error";
 }
 
+static Json *record_json(const FormatFile *f, int64_t i)
+{
+    Record r;
+    Json  *v = NULL;
+    EXPECT_OK(format_read(f, i, &r));
+    EXPECT_OK(json_parse(&v, r.text, r.len, r.where));
+    record_close(&r);
+    return v;
+}
+
+/* Every encoding, codec and page version gives the rows of the twin, in any order. */
+static void parquet_rows_equal_their_twin(void)
+{
+    static const char *const names[] = { "plain", "snappy-dictionary", "gzip-v2", "lz4-delta",
+                                         "hadoop-delta-bytes" };
+    FormatFile               twin, f;
+    EXPECT_OK(format_open(&twin, "tests/parquet/twin.jsonl", &(FormatConf){ 0 }));
+    for (int k = 0; k < 5; k++) {
+        char path[128];
+        snprintf(path, sizeof path, "tests/parquet/%s.parquet", names[k]);
+        EXPECT_OK(format_open(&f, path, &(FormatConf){ 0 }));
+        EXPECT(f.samples == twin.samples, "%s: %lld rows", names[k], (long long)f.samples);
+        for (int64_t n = 0; n < f.samples; n++) {
+            int64_t i = n * 7 % f.samples;
+            Json   *a = record_json(&f, i), *b = record_json(&twin, i);
+            EXPECT(json_equal(a, b), "%s: row %lld", names[k], (long long)i);
+            json_decref(a), json_decref(b);
+        }
+        format_close(&f);
+    }
+    format_close(&twin);
+}
+
 int main(void)
 {
     tiny_set_open(&set, lab_tmp(), LINES);
@@ -412,5 +445,6 @@ int main(void)
     RUN(damaged_files_in_a_set);
     tiny_set_close(&set);
     rmdir(lab_tmp());
+    RUN(parquet_rows_equal_their_twin);
     return lab_report();
 }

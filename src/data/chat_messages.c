@@ -115,6 +115,10 @@ static Json *message_of(const Conversation *c, const ChatTurn *t)
     if (json_array_size(calls)) json_object_set_new(out, "tool_calls", calls_of(calls));
     else json_object_del(out, "tool_calls");
     json_object_del(out, "content");
+    void       *next;
+    const char *key;
+    Json       *value;
+    json_object_foreach_safe(out, next, key, value) if (json_is_null(value)) json_object_del(out, key);
     guarded = chat_template_guard(out);
     json_decref(out);
     json_object_set_new(guarded, "content", content_of(c, t));

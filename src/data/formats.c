@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 /* Every dataset format there is; row x is `const Format format_x`. Suffixes and messages derive from it. */
-#define FORMAT_TABLE(ROW) ROW(jsonl) ROW(json) ROW(tar) ROW(text) ROW(bin)
+#define FORMAT_TABLE(ROW) ROW(jsonl) ROW(json) ROW(parquet) ROW(tar) ROW(text) ROW(bin)
 
 #define ROW(x) extern const Format format_##x;
 FORMAT_TABLE(ROW)
