@@ -153,8 +153,8 @@ static void hosts_are_devices(void)
     step_profile_clear(&p);
     EXPECT_OK(spans_open(&s, &r, NULL, 0, mark, 2));
     EXPECT_OK(analyze(&p, &s, &r));
-    EXPECT(near(p.step, 60) && near(p.compute, 39) && near(p.blocking, 1 + 6 + 4) && near(p.launch_starved, 10),
-           "%g %g %g %g", p.step, p.compute, p.blocking, p.launch_starved);
+    EXPECT(near(p.step, 60) && near(p.compute, 39) && near(p.blocking, 1 + 6 + 4) &&
+           near(p.launch_starved, 10), "%g %g %g %g", p.step, p.compute, p.blocking, p.launch_starved);
     EXPECT(near(p.comm, 16 + 4) && near(p.exposed, 1 + 6 + 4) && near(p.dependency, 0), "%g %g", p.comm,
            p.exposed);
     spans_close(&s);

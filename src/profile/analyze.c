@@ -119,7 +119,7 @@ static Set starved_of(Analysis *a, Set gaps, Set *late)
         Interval g = gaps.x[i];
         while (k < all->n && (all->span[k].from < g.to || !is_compute(&all->span[k], 0))) k++;
         double launched = k < all->n ? all->span[k].launched : g.to;
-        if (launched <= g.from) continue;
+        if (!(launched > g.from)) continue;                  /* NAN: not known */
         s.x[s.n++] = (Interval){ g.from, fmin(launched, g.to) };
         late->x[late->n++] = g;
     }
@@ -284,7 +284,7 @@ Status analyze(StepProfile *out, const SpanList *s, const Recorder *r)
     fill_gaps(&a, out, compute);
     fill_lists(&a, out);
     count(&a, out);
-    if (!s->host) out->residual += clock_error(&a);
+    if (!s->host) out->residual += clock_error(&a) + s->unmatched / s->steps;
     drop(&compute);
     return a.failed ? fail(E_FIT, "no host memory to analyze a profile") : OK;
 }

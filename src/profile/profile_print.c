@@ -32,7 +32,7 @@ static void row(const Table *t, const char *indent, const char *name, double m, 
     if (!any) return;
     if (unit == 's' && isfinite(m) && t->step > 0)
         snprintf(share, sizeof share, "%.1f %%", 100 * m / t->step);
-    if (isfinite(m) && isfinite(p) && p > 0 && m > 0) snprintf(ratio, sizeof ratio, "%.2f", m / p);
+    if (m > 0 && p > 1e-3 * m) snprintf(ratio, sizeof ratio, "%.2f", m / p);
     fprintf(t->out, "%s%-*s %14s %9s %14s %9s\n", indent, (int)(26 - strlen(indent)), name,
             profile_number(a, m, unit), share, profile_number(b, p, unit), ratio);
 }
@@ -108,7 +108,8 @@ static void print_ranks(FILE *out, const Profile *p)
 static void print_head(FILE *out, const Profile *p)
 {
     char device[200] = "";
-    if (*p->device && strcmp(p->device, "built in")) snprintf(device, sizeof device, " (%s)", p->device);
+    if (*p->device && strcmp(p->device, "built in"))
+        snprintf(device, sizeof device, " (%.*s)", (int)strcspn(p->device, ",;"), p->device);
     fprintf(out, "%s: %d rank%s on %s%s, %s, %d profiled steps after %d to warm up; intervals from %s\n",
             p->recipe, p->ranks, p->ranks == 1 ? "" : "s", p->backend, device, p->dtype, p->steps, p->warmup,
             p->source);

@@ -8,9 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What a step does before its first pass, such as clearing gradients, counts as the optimizer's. */
+static Part part_of(const Ledger *l, const ActivityPlace *at)
+{
+    return !at->pass && l->part == PART_VISION ? PART_OPTIM : l->part;
+}
+
 static PassKind pass_of(const Ledger *l, const ActivityPlace *at)
 {
-    if (l->part == PART_OPTIM) return PASS_UPDATE;
+    if (part_of(l, at) == PART_OPTIM) return PASS_UPDATE;
     if (!at->pass) return PASS_NONE;
     return !strcmp(at->pass, "backward") ? PASS_BACKWARD : PASS_FORWARD;
 }
@@ -45,8 +51,9 @@ static HostPlace place_of(const Recorder *r)
 {
     const ActivityPlace *at = &activity_self()->place;
     const Ledger        *l = &r->be->ledger;
-    return (HostPlace){ .part = (uint8_t)l->part, .scope = (uint8_t)l->scope, .pass = (uint8_t)pass_of(l, at),
-                        .replay = l->replay, .layer = (int16_t)at->layer, .micro = (int16_t)at->micro_batch };
+    return (HostPlace){ .part = (uint8_t)part_of(l, at), .scope = (uint8_t)l->scope,
+                        .pass = (uint8_t)pass_of(l, at), .replay = l->replay, .layer = (int16_t)at->layer,
+                        .micro = (int16_t)at->micro_batch };
 }
 
 /* The NVTX range of the host follows the place. */

@@ -122,22 +122,16 @@ static void name_by_event(TraceSpan *s, const HostEvent *e, const DeviceSpan *d)
     }
 }
 
-static TraceSpan span_of_device(const Recorder *r, const DeviceSpan *d)
+/* launched NAN: the device's recorder does not know the launch. */
+static TraceSpan span_of_device(SpanList *all, const Recorder *r, const DeviceSpan *d)
 {
-    const HostEvent *e    = event_at(r, d->launched);
-    TraceSpan        s    = { .from     = d->from,
-                              .to       = d->to,
-                              .launched = d->launched,
-                              .op       = -1,
-                              .group    = -1,
-                              .call     = -1,
-                              .stream   = d->stream,
-                              .name     = d->name,
-                              .bytes    = d->bytes,
-                              .layer    = LAYER_OTHER };
-    Part             part = e ? (Part)e->place.part : PART_DECODER;
-    s.category            = d->kind == SPAN_KERNEL ? classify_kernel(d->name, part) : classify_span(d->kind);
+    const HostEvent *e = isnan(d->launched) ? NULL : event_at(r, d->launched);
+    TraceSpan s = { .from = d->from, .to = d->to, .launched = d->launched, .op = -1, .group = -1, .call = -1,
+                    .stream = d->stream, .name = d->name, .bytes = d->bytes, .layer = LAYER_OTHER };
+    Part part = e ? (Part)e->place.part : PART_DECODER;
+    s.category = d->kind == SPAN_KERNEL ? classify_kernel(d->name, part) : classify_span(d->kind);
     if (e) name_by_event(&s, e, d);
+    else   all->unmatched += d->to - d->from;
     if (s.category == CAT_COMM && s.group < 0) s.group = GR_etp_ep;
     return s;
 }
@@ -172,7 +166,7 @@ Status spans_open(SpanList *s, const Recorder *r, const DeviceSpan *device, size
                      .span = malloc((most + 1) * sizeof *s->span) };
     if (!s->span || r->full) return spans_close(s), fail(E_FIT, "no host memory for the events of a profile");
     if (!device) add_host_spans(s, r);
-    for (size_t i = 0; device && i < n; i++) s->span[s->n++] = span_of_device(r, &device[i]);
+    for (size_t i = 0; device && i < n; i++) s->span[s->n++] = span_of_device(s, r, &device[i]);
     qsort(s->span, s->n, sizeof *s->span, by_start);
     end_steps(s, !device);
     return OK;

@@ -31,6 +31,7 @@ typedef struct SpanList {
     StepMark  *step; /* (steps) the caller's */
     int        steps;
     bool       host; /* the host is the device */
+    double     unmatched; /* seconds of spans whose launch is not known: they have no place in the model */
 } SpanList;
 
 /* device NULL: the host is the device. Fills the `ended` of the steps. */

@@ -6,6 +6,7 @@
 #include "ops/ops.h"
 #include "plan/view.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +72,8 @@ static void put_span(TraceFile *f, const TraceSpan *s)
     if (s->group >= 0)
         fprintf(f->out, ",\"group\":\"%s\",\"call\":%d", group_name((GroupId)s->group), s->call);
     if (s->bytes) fprintf(f->out, ",\"bytes\":%lld", (long long)s->bytes);
-    fprintf(f->out, ",\"launched_us\":%.3f}}", (s->launched - f->zero) * 1e6);
+    if (isfinite(s->launched)) fprintf(f->out, ",\"launched_us\":%.3f", (s->launched - f->zero) * 1e6);
+    fprintf(f->out, "}}");
 }
 
 static void put_host(TraceFile *f, const HostEvent *e)

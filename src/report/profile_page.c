@@ -137,7 +137,7 @@ static void add_row(Json *table, const char *name, double m, double p, char unit
 {
     char ratio[32] = "", share[32] = "";
     if (!(isfinite(m) && m != 0) && !(isfinite(p) && p != 0)) return;
-    if (m > 0 && p > 0) snprintf(ratio, sizeof ratio, "%.2f", m / p);
+    if (m > 0 && p > 1e-3 * m) snprintf(ratio, sizeof ratio, "%.2f", m / p);
     if (unit == 's' && isfinite(m)) snprintf(share, sizeof share, "%.1f %%", 100 * m / step);
     Json *row = table_row(table), *cell[] = { page_string(name), number(m, unit), page_string(share),
                                               number(p, unit), page_string(ratio) };

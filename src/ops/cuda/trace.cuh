@@ -17,10 +17,14 @@ bool   cupti_load(void);
 bool   cupti_start(void);
 size_t cupti_stop(DeviceSpan **out);
 
-/* trace_cupti_graph.cu: which op a kernel of a graph belongs to. `library`: an open libcupti. */
-bool     cupti_follow_graphs(void *library);
-void     cupti_tag(uint32_t tag);
-uint32_t cupti_tag_of(uint64_t node);
+/* trace_callbacks.cu. subscribe: `library` is an open libcupti. calls: what launched while calls were
+ * followed; tag: see DeviceTrace. */
+typedef struct LaunchCall { uint32_t id; double began; } LaunchCall;     /* id: CUPTI's, of its records too */
+bool              cupti_subscribe(void *library);
+void              cupti_follow_calls(bool on);
+const LaunchCall *cupti_calls(int64_t *n);
+void              cupti_tag(uint32_t tag);
+uint32_t          cupti_tag_of(uint64_t node);
 
 /* trace_events.cu */
 bool   trace_events_start(Backend *be);

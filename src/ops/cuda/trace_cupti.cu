@@ -8,6 +8,7 @@
 #include <cupti.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <math.h>
 #include <stdlib.h>
 
 #define CUPTI_CALLS(LIB)                                                                           \
@@ -15,8 +16,6 @@
     LIB(register_clock, cuptiActivityRegisterTimestampCallback)                                    \
     LIB(enable, cuptiActivityEnable)                                                               \
     LIB(disable, cuptiActivityDisable)                                                             \
-    LIB(enable_runtime, cuptiActivityEnableRuntimeApi)                                             \
-    LIB(enable_driver, cuptiActivityEnableDriverApi)                                               \
     LIB(flush, cuptiActivityFlushAll)                                                              \
     LIB(next, cuptiActivityGetNextRecord)                                                          \
     LIB(result_string, cuptiGetResultString)
@@ -29,7 +28,6 @@ typedef struct CuptiLibrary {
 } CuptiLibrary;
 
 typedef struct CuptiBuffer { uint8_t *at; size_t used; } CuptiBuffer;
-typedef struct LaunchCall { uint32_t id; double began; } LaunchCall;
 
 enum { BUFFER_BYTES = 8 << 20 };
 
@@ -41,18 +39,9 @@ static struct {
     int             n, cap;
 } cupti = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* Calls of the host that launch work; others are not recorded. */
-static const CUpti_CallbackId runtime_calls[] = {
-    CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000, CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernelExC_v11060,
-    CUPTI_RUNTIME_TRACE_CBID___cudaLaunchKernel_v13000, CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy_v3020, CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2DAsync_v3020, CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch_v10000,
-};
-static const CUpti_CallbackId driver_calls[] = {
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx,
-};
 static const CUpti_ActivityKind kinds[] = { CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
-                                            CUPTI_ACTIVITY_KIND_MEMSET };
+                                            CUPTI_ACTIVITY_KIND_MEMSET, CUPTI_ACTIVITY_KIND_RUNTIME,
+                                            CUPTI_ACTIVITY_KIND_DRIVER };
 
 /* ---- buffers ---- */
 
@@ -115,10 +104,6 @@ static bool set_records(bool on)
     bool ok = true;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         ok = accepts(on ? cupti.lib.enable(kinds[i]) : cupti.lib.disable(kinds[i]), "records of work") && ok;
-    for (size_t i = 0; i < sizeof runtime_calls / sizeof *runtime_calls; i++)
-        ok = accepts(cupti.lib.enable_runtime(runtime_calls[i], on), "records of launches") && ok;
-    for (size_t i = 0; i < sizeof driver_calls / sizeof *driver_calls; i++)
-        ok = accepts(cupti.lib.enable_driver(driver_calls[i], on), "records of launches") && ok;
     return ok;
 }
 
@@ -129,7 +114,7 @@ bool cupti_load(void)
     cupti.ready = accepts(cupti.lib.register_clock(host_clock), "clock") &&
                   accepts(cupti.lib.register_callbacks(give_buffer, take_buffer), "buffers") &&
                   set_records(true) && set_records(false);
-    if (cupti.ready) cupti_follow_graphs(cupti.lib.file);
+    if (cupti.ready) cupti_subscribe(cupti.lib.file);
     return cupti.ready;
 }
 
@@ -138,6 +123,7 @@ bool cupti_start(void)
     if (!cupti_load()) return false;
     cupti.lib.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
     drop_buffers();
+    cupti_follow_calls(true);
     return set_records(true);
 }
 
@@ -160,6 +146,13 @@ static void add_call(SpanLists *l, const CUpti_ActivityAPI *a)
 {
     LaunchCall c = { a->correlationId, a->start * 1e-9 };
     if (GROW(l->call, l->calls_cap, l->calls + 1)) l->call[l->calls++] = c;
+}
+
+static void add_calls(SpanLists *l)
+{
+    int64_t           n;
+    const LaunchCall *c = cupti_calls(&n);
+    for (int64_t i = 0; i < n && GROW(l->call, l->calls_cap, l->calls + 1); i++) l->call[l->calls++] = c[i];
 }
 
 static DeviceSpanKind copy_kind(uint8_t kind)
@@ -205,14 +198,14 @@ static int by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A span whose call is not recorded was launched no later than it began. */
+/* A span whose call is not recorded has no time of launch. */
 static void find_launches(SpanLists *l)
 {
     if (l->calls) qsort(l->call, (size_t)l->calls, sizeof *l->call, by_id);
     for (int64_t i = 0; i < l->n; i++) {
         LaunchCall  key = { l->id[i], 0 };
         const void *c = l->calls ? bsearch(&key, l->call, (size_t)l->calls, sizeof key, by_id) : NULL;
-        l->span[i].launched = c ? ((const LaunchCall *)c)->began : l->span[i].from;
+        l->span[i].launched = c ? ((const LaunchCall *)c)->began : NAN;
     }
 }
 
@@ -220,8 +213,10 @@ size_t cupti_stop(DeviceSpan **out)
 {
     SpanLists       l = {};
     CUpti_Activity *record = NULL;
+    cupti_follow_calls(false);
     cupti.lib.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
     set_records(false);
+    add_calls(&l);
     for (int i = 0; i < cupti.n; i++) {
         record = NULL;
         while (cupti.lib.next(cupti.buffer[i].at, cupti.buffer[i].used, &record) == CUPTI_SUCCESS)
