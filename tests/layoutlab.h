@@ -27,6 +27,20 @@ static const char model_text[] =
     "  \"patch_size\": 4, \"num_position_embeddings\": 25, \"out_hidden_size\": 32,"
     "  \"deepstack_visual_indexes\": [0, 2]}, \"tie_word_embeddings\": %s}";
 
+/* Text models of other families. */
+#define FAMILY_TEXT                                                                                          \
+    "\"dtype\": \"float32\", \"vocab_size\": 97, \"hidden_size\": 32, \"num_hidden_layers\": 4,"             \
+    " \"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 12,"                           \
+    " \"rope_theta\": 10000.0, \"initializer_range\": 0.2, \"num_experts_per_tok\": 2, "
+static const char *const family_text[] = {
+    "{\"model_type\": \"glm4_moe\", " FAMILY_TEXT "\"intermediate_size\": 32, \"moe_intermediate_size\": 16,"
+    " \"n_routed_experts\": 8, \"n_shared_experts\": 2, \"first_k_dense_replace\": 1,"
+    " \"attention_bias\": true, \"routed_scaling_factor\": 2.5, \"use_qk_norm\": true}",
+    "{\"model_type\": \"mixtral\", " FAMILY_TEXT "\"intermediate_size\": 16, \"num_local_experts\": 8}",
+    "{\"model_type\": \"olmoe\", " FAMILY_TEXT "\"intermediate_size\": 16, \"num_experts\": 8}",
+};
+enum { FAMILY_TEXTS = sizeof family_text / sizeof *family_text };
+
 /* BATCHES: different steps of data, which repeat in turn. */
 enum { STEPS = 20, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };
 
@@ -282,6 +296,15 @@ static inline ModelShape shape_with(bool tied, int layers)
 
 static inline ModelShape shape_of(bool tied) { return shape_with(tied, 4); }
 
+/* TREB_FAMILY: the number of a text, from 1; 0: vision and language. */
+static inline ModelShape draw_shape(uint64_t seed, uint64_t k)
+{
+    const char *given = getenv("TREB_FAMILY");
+    int family = given ? atoi(given) : (int)rng_below(seed, 7, k + 28, 2 * FAMILY_TEXTS);
+    if (family < 1 || family > FAMILY_TEXTS) return shape_of(rng_below(seed, 7, k + 14, 2));
+    return small_shape(family_text[family - 1]);
+}
+
 /* The capacity of an even share, with at least one token of each rank. */
 static double least_capacity(const RuleInput *r)
 {
@@ -298,8 +321,8 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
     static const AuxForm forms[] = { AUX_NONE, AUX_LAYER, AUX_DOCUMENT };
     for (uint64_t k = 0;; k += 32) {
         RuleInput *r = &c->rule;
-        *c = (Case){ .shape = shape_of(rng_below(seed, 7, k + 14, 2)), .steps = steps, .dtype = F32 };
-        c->pictures = rng_below(seed, 7, k + 1, 4) > 0;
+        *c = (Case){ .shape = draw_shape(seed, k), .steps = steps, .dtype = F32 };
+        c->pictures = c->shape.vision.depth && rng_below(seed, 7, k + 1, 4) > 0;
         c->aux = forms[rng_below(seed, 7, k + 2, 3)];
         const TextShape *t = &c->shape.text;
         *r = (RuleInput){ .world = pick(seed, k + 3, MOST), .tp = pick(seed, k + 4, 8),
@@ -307,13 +330,16 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
                           .ep = pick(seed, k + 8, 8), .etp = pick(seed, k + 9, 4),
                           .zero = (int64_t)rng_below(seed, 7, k + 10, 4),
                           .replicas = pick(seed, k + 11, 2), .cp_comm = kinds[rng_below(seed, 7, k + 12, 4)],
-                          .layers = t->L, .heads = t->H, .kv_heads = t->G, .ffn = t->I, .experts = t->E,
-                          .per_token = t->K, .expert_ffn = t->F, .renorm = t->renorm,
-                          .micro_tokens = budget.tokens, .global_tokens = budget.tokens * MICROS,
+                          .layers = t->L, .heads = t->H, .kv_heads = t->G, .experts = t->E,
+                          .ffn = shape_sparse_layers(t) < t->L ? t->I : 0,
+                          .per_token = t->K, .expert_ffn = t->F, .renorm = t->renorm, .shared = t->shared,
+                          .wide_norm = t->qk_norm_wide, .micro_tokens = budget.tokens,
+                          .global_tokens = budget.tokens * MICROS,
                           .dispatcher = dispatcher_rows[rng_below(seed, 7, k + 13, DISPATCHER_COUNT)].name,
                           .layout = "",
                           .recompute_method = rng_below(seed, 7, k + 20, 2) ? "uniform" : "block",
-                          .recompute_layers = 1 + (int64_t)rng_below(seed, 7, k + 21, 3), .tower = true };
+                          .recompute_layers = 1 + (int64_t)rng_below(seed, 7, k + 21, 3),
+                          .tower = c->shape.vision.depth > 0 };
         if (world) r->world = world;
         if (r->world < 2) continue;
         if (r->ep * r->etp == 1) r->dispatcher = "local";

@@ -2,6 +2,7 @@
  * TREB_GOLDEN names a folder of further cases. */
 #include "lab.h"
 #include "cli/command.h"
+#include "model/family.h"
 
 #include <dirent.h>
 #include <sys/stat.h>
@@ -18,16 +19,16 @@ static bool is_case(const char *dir)
 /* Only families that exist here; the folder may hold others. */
 static bool is_ours(const char *dir)
 {
-    char file[700], text[8192];
+    char file[700];
+    const char *type = NULL;
+    const Family *family;
+    Json *hf;
     snprintf(file, sizeof file, "%s/config.json", dir);
-    FILE *f = fopen(file, "r");
-    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-    if (f) fclose(f);
-    text[n] = 0;
-    static const char *const types[] = { "\"qwen3_vl_moe\"", "\"qwen3_vl\"", "\"qwen3_moe\"", "\"qwen3\"" };
-    for (int i = 0; i < 4; i++)
-        if (strstr(text, types[i])) return true;
-    return false;
+    EXPECT_OK(json_load(&hf, file));
+    EXPECT_OK(json_str(hf, "model_type", "?", &type));
+    bool ours = !family_find(&family, type);
+    json_decref(hf);
+    return ours;
 }
 
 static int check(const char *dir, const char *option, const char *value)

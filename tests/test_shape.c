@@ -105,7 +105,7 @@ static void refusals(void)
     } bad[] = {
         { "[1]", "not a JSON object" },
         { "{}", "model_type is missing" },
-        { "{\"model_type\": \"llama\"}", "qwen3_vl_moe" },
+        { "{\"model_type\": \"gpt2\"}", "qwen3_vl_moe" },
         { "{\"model_type\": \"qwen3\"}", "rope_theta is missing" },
         { "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"rope_scaling\": {\"rope_type\": \"yarn\"}}",
           "yarn" },

@@ -251,7 +251,7 @@ static Status compare_case(Parity *p, const char *dir)
     if (!p->value) return fail(E_FIT, "no memory for the values of a case");
     Status st = run(p, dir);
     for (int i = 0; i < p->values; i++) free(p->value[i].data);
-    free(p->value);
+    free(p->value), free(p->chosen);
     engine_close(&p->e);
     parity_case_close(&p->c);
     return st;

@@ -115,8 +115,10 @@ static void compare_absent(Parity *p)
     size_t i;
     if (!json_is_array(list)) return;
     int64_t absent = 0;
-    for (int k = 0; k < p->e.model.params.n; k++)
-        if (!p->e.model.params.p[k]->step.has_grad) absent += p->e.model.params.p[k]->pieces;
+    for (int k = 0; k < p->e.model.params.n; k++) {
+        const Param *q = p->e.model.params.p[k];
+        if (!q->step.has_grad && !q->buffer) absent += q->pieces;
+    }
     parity_record(p, PARITY_ABSENT, (double)llabs(absent - (int64_t)json_array_size(list)), "count");
     json_array_foreach(list, i, e) {
         char name[140];

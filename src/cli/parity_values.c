@@ -2,6 +2,7 @@
  * them. */
 #include "cli/parity.h"
 
+#include "model/family.h"
 #include "model/weights.h"
 
 #include <stdlib.h>
@@ -62,6 +63,44 @@ static Status add_visual(Parity *p, const char *name, Tensor t)
     return st;
 }
 
+/* Cases with weights of routers number routers by layer, others by MoE layer. */
+static int router_index(const Parity *p, int index)
+{
+    const TextShape *t = &p->c.shape.text;
+    bool by_layer = false;
+    for (int i = 0; i < p->c.expected.count && !by_layer; i++) {
+        const char *name = p->c.expected.tensor[i].name;
+        by_layer = !strncmp(name, "router.", 7) && strstr(name, ".weights");
+    }
+    for (int l = 0, moe = 0; by_layer && l < t->L; l++)
+        if (shape_is_sparse(t, l) && moe++ == index) return l;
+    return index;
+}
+
+/* The weights (T, K) of the experts idx (T, K) as (T, E), 0 where an expert is not chosen. */
+static Status add_router_weights(Parity *p, int index, Tensor t)
+{
+    int64_t T = t.n[0], K = t.n[1], E = p->c.shape.text.E, shape[2] = { p->c.B * p->c.S, E };
+    char name[140];
+    ParityValue *v = NULL;
+    float *weight = malloc((size_t)(T * K) * sizeof *weight + 1);
+    snprintf(name, sizeof name, "router.%d.weights", router_index(p, index));
+    Status st = weight ? fetch_floats(p, weight, t) : fail(E_FIT, "no memory for %s", name);
+    if (!st) st = value_add(p, &v, name, 2, shape);
+    for (int64_t i = 0; !st && i < T * K; i++) v->data[p->c.at[i / K] * E + p->chosen[i]] = weight[i];
+    free(weight);
+    return st;
+}
+
+static Status keep_chosen(Parity *p, Tensor idx)
+{
+    free(p->chosen);
+    p->chosen = malloc((size_t)t_bytes(idx) + 1);
+    if (!p->chosen) return fail(E_FIT, "no memory for the choices of a router");
+    backend_fetch(&p->e.be, p->chosen, idx);
+    return backend_sync(&p->e.be);
+}
+
 void parity_watch(void *self, const char *what, int index, Tensor t)
 {
     Parity *p = self;
@@ -71,9 +110,16 @@ void parity_watch(void *self, const char *what, int index, Tensor t)
     if (!strcmp(what, "decoder.out")) {
         snprintf(name, sizeof name, "decoder.%d.out", index);
         st = add_by_row(p, name, 3, t);
+    } else if (!strcmp(what, "decoder.mixer")) {
+        snprintf(name, sizeof name, "decoder.%d.mixer", index);
+        st = add_by_row(p, name, 3, t);
     } else if (!strcmp(what, "router.logits")) {
-        snprintf(name, sizeof name, "router.%d.logits", index);
+        snprintf(name, sizeof name, "router.%d.logits", router_index(p, index));
         st = add_by_row(p, name, 2, t);
+    } else if (!strcmp(what, "router.chosen")) {
+        st = keep_chosen(p, t);
+    } else if (!strcmp(what, "router.weights")) {
+        st = add_router_weights(p, index, t);
     } else {
         if (index < 0) snprintf(name, sizeof name, "%s", what);
         else           snprintf(name, sizeof name, "%s.%d", what, index);

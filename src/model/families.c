@@ -11,6 +11,11 @@ static const Family *const families[] = {
     &family_qwen3_moe,
     &family_qwen3_vl,
     &family_qwen3_vl_moe,
+    &family_llama,
+    &family_mistral,
+    &family_mixtral,
+    &family_olmoe,
+    &family_glm4_moe,
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
@@ -25,6 +30,11 @@ Status family_find(const Family **f, const char *name)
     }
     return *f ? OK : fail(E_CONFIG, "model_type %s: no such family here; there are %s", name, known);
 }
+
+const ModelNames names_usual = { .router = "mlp.gate", .shared = "mlp.shared_experts",
+                                 .expert_part = { "gate_proj", "up_proj", "down_proj" } };
+
+const ModelNames *shape_names(const ModelShape *s) { return s->names ? s->names : &names_usual; }
 
 bool shape_is_sparse(const TextShape *t, int64_t layer)
 {

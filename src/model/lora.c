@@ -40,7 +40,7 @@ LoraRole lora_role(const LoraConf *c, const bool frozen[GROUP_N], const Param *p
 {
     char name[sizeof p->piece->name];
     lora_module_name(name, sizeof name, p, i);
-    if (lora_freeze_blocks(c, frozen, p->group)) return LORA_NONE;
+    if (p->buffer || lora_freeze_blocks(c, frozen, p->group)) return LORA_NONE;
     if (any(lora_entry_covers, c->save, p, i)) return LORA_FULL;
     if (!p->linear) return LORA_NONE;
     if (c->exact) return lora_find_target(c, name) ? LORA_ADAPTED : LORA_NONE;

@@ -17,7 +17,8 @@ Status model_open_part(Model *m, const ModelShape *s, const bool *frozen, const 
     TRY(family_find(&f, s->family));
     TRY(layer_kinds_train(&s->text));
     f->build(m);
-    for (int i = 0; i < m->params.n; i++) m->params.p[i]->frozen = m->frozen[m->params.p[i]->group];
+    for (int i = 0; i < m->params.n; i++) 
+        m->params.p[i]->frozen = m->frozen[m->params.p[i]->group] || m->params.p[i]->buffer;
     Status st = lora && lora->rank > 0 ? lora_attach(m, lora) : OK;
     if (st) model_close(m);
     return st;
@@ -50,8 +51,8 @@ void model_close(Model *m)
 
 void model_tables(Model *m, Arena *param)
 {
-    m->inv  = t1(param, "rope", F32, m->shape.text.C / 2);
-    m->axis = t1(param, "rope", I32, m->shape.text.C / 2);
+    m->inv  = t1(param, "rope", F32, shape_rotary(&m->shape.text) / 2);
+    m->axis = t1(param, "rope", I32, shape_rotary(&m->shape.text) / 2);
     if (!m->vision.depth) return;
     m->vision.inv  = t1(param, "rope", F32, m->vision.D / m->vision.H / 2);
     m->vision.axis = t1(param, "rope", I32, m->vision.D / m->vision.H / 2);
@@ -65,15 +66,37 @@ static int32_t text_axis(const int64_t section[3], int64_t j)
     return 0;
 }
 
+/* Where the frequency that turns b times in the trained context is, as a real index. */
+static double yarn_border(const YarnShape *y, double theta, double dim, double b)
+{
+    return dim * log(y->original / (2 * 3.14159265358979323846 * b)) / (2 * log(theta));
+}
+
+/* Fast frequencies stay, slow ones are divided by the factor, those between are mixed. */
+static void yarn_frequencies(float *inv, const YarnShape *y, double theta, int64_t half)
+{
+    double dim = 2 * (double)half;
+    double lo = yarn_border(y, theta, dim, y->fast), hi = yarn_border(y, theta, dim, y->slow);
+    if (y->truncate) lo = floor(lo), hi = ceil(hi);
+    lo = fmax(lo, 0), hi = fmin(hi, dim - 1);
+    if (lo == hi) hi += 0.001;
+    for (int64_t j = 0; j < half; j++) {
+        double ramp = fmin(fmax(((double)j - lo) / (hi - lo), 0), 1), e = pow(theta, -2 * (double)j / dim);
+        inv[j] = (float)(e * (1 - ramp) + e / y->factor * ramp);
+    }
+}
+
 void model_constants(Model *m, Backend *be)
 {
     float   inv[512];
     int32_t axis[512];
-    int64_t half = m->shape.text.C / 2;
+    const TextShape *t = &m->shape.text;
+    int64_t half = shape_rotary(t) / 2;
     for (int64_t j = 0; j < half; j++) {
-        inv[j]  = 1.0f / powf((float)m->shape.text.theta, (float)(2 * j) / (float)(2 * half));
-        axis[j] = text_axis(m->shape.text.mrope, j);
+        inv[j]  = 1.0f / powf((float)t->theta, (float)(2 * j) / (float)(2 * half));
+        axis[j] = text_axis(t->mrope, j);
     }
+    if (t->yarn.factor > 0) yarn_frequencies(inv, &t->yarn, t->theta, half);
     backend_upload(be, m->inv, inv);
     backend_upload(be, m->axis, axis);
     if (!m->vision.depth) return;

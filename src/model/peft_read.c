@@ -168,7 +168,7 @@ Status peft_expert_tensor(const PeftFile *f, const PeftAdapter *p, int64_t e, in
 {
     char name[300];
     snprintf(name, sizeof name, "%s%lld.%s.lora_%c.weight", p->prefix, (long long)e,
-             weights_expert_part[p->gate_up ? part : 2], which);
+             names_usual.expert_part[p->gate_up ? part : 2], which);
     return st_get(&f->st, name, t);
 }
 
@@ -184,7 +184,7 @@ static Status check_expert(PeftReader *r, LoraTarget *t, const PeftAdapter *p, i
     r->used[a - r->f->st.tensor] = r->used[b - r->f->st.tensor] = true;
     TRY(check_shapes(a, b, p->out / peft_parts(p), p->in, rank));
     int n = snprintf(own.module, sizeof own.module, "%s%lld.%s", name, (long long)e,
-                     weights_expert_part[p->gate_up ? part : 2]);
+                     names_usual.expert_part[p->gate_up ? part : 2]);
     if (n >= (int)sizeof own.module) return fail(E_DATA, "%s: the name of the module is too long", a->name);
     TRY(set_rank_alpha(r, &own, *rank));
     if (t->rank && t->alpha != own.alpha)
@@ -228,7 +228,7 @@ static bool has_per_expert(PeftReader *r, const PeftAdapter *p)
         for (int c = 'A'; c <= 'B'; c++) {
             char name[300];
             snprintf(name, sizeof name, "%s0.%s.lora_%c.weight", p->prefix,
-                     weights_expert_part[p->gate_up ? k : 2], c);
+                     names_usual.expert_part[p->gate_up ? k : 2], c);
             if (st_find(&r->f->st, name)) return true;
         }
     return false;
@@ -302,7 +302,7 @@ static Status count_pieces(PeftReader *r, const Param *p, int *found)
         for (int k = 0; k < 3; k++)
             if ((k < 2) == (p->form == FORM_EXPERT_GATE_UP))
                 *found += find_tensor(r, PEFT_PREFIX "%.*s.%lld.%s.weight", (int)(dot - p->piece[0].name),
-                               p->piece[0].name, (long long)e, weights_expert_part[k]) != NULL;
+                               p->piece[0].name, (long long)e, names_usual.expert_part[k]) != NULL;
     if (*found) *found = p->pieces;                          /* weights_check_shapes finds missing ones */
     return OK;
 }

@@ -77,7 +77,7 @@ static Status write_per_expert(PeftWriter *w, const Param *base, const Param *q,
             char full[300];
             snprintf(full, sizeof full, PEFT_PREFIX "%.*s.%lld.%s.lora_%c.weight",
                      (int)(strrchr(name, '.') - name), name, (long long)e,
-                     weights_expert_part[gate_up ? k : 2], b ? 'B' : 'A');
+                     names_usual.expert_part[gate_up ? k : 2], b ? 'B' : 'A');
             int64_t at = (q->shape[0] == 1 ? 0 : e * n) + (b ? k * rows * cols : 0);
             const float *x = (float *)q->shard.w.data + at;
             TRY(w->writing ? write_floats(w, x, rows * cols) : declare(w, full, rows, cols));

@@ -39,6 +39,25 @@ static const Preset presets[] = {
 };
 enum { PRESETS = sizeof presets / sizeof *presets };
 
+/* Quotes are ' in the table. */
+typedef struct WrittenPreset { const char *name, *config; } WrittenPreset;
+
+static const WrittenPreset written[] = {
+#define PRESET(name, config) { name, config },
+#include "model/presets.def"
+#undef PRESET
+};
+enum { WRITTEN = sizeof written / sizeof *written };
+
+static const WrittenPreset *find_written(const char *name)
+{
+    for (int i = 0; i < WRITTEN; i++)
+        if (!strcmp(written[i].name, name)) return &written[i];
+    return NULL;
+}
+
+static const char *preset_name(int i) { return i < PRESETS ? presets[i].name : written[i - PRESETS].name; }
+
 static const Preset *find(const char *name)
 {
     for (int i = 0; i < PRESETS; i++)
@@ -46,17 +65,17 @@ static const Preset *find(const char *name)
     return NULL;
 }
 
-bool preset_is(const char *name) { return find(name); }
+bool preset_is(const char *name) { return find(name) || find_written(name); }
 
 const char *preset_like(const char *path)
 {
     const char *best = NULL, *end = path + strlen(path), *name;
     while (end > path && end[-1] == '/') end--;
     for (name = end; name > path && name[-1] != '/';) name--;
-    for (int i = 0; i < PRESETS; i++) {
-        size_t n = strlen(presets[i].name), has = (size_t)(end - name);
-        if (n > has || strncmp(presets[i].name, name, n) || (n < has && name[n] != '-')) continue;
-        if (!best || n > strlen(best)) best = presets[i].name;
+    for (int i = 0; i < PRESETS + WRITTEN; i++) {
+        size_t n = strlen(preset_name(i)), has = (size_t)(end - name);
+        if (n > has || strncmp(preset_name(i), name, n) || (n < has && name[n] != '-')) continue;
+        if (!best || n > strlen(best)) best = preset_name(i);
     }
     return best;
 }
@@ -115,15 +134,25 @@ static Json *whole_config(const Preset *p)
                      "torch_dtype", dtype);
 }
 
+static Status read_written(Json **hf, const WrittenPreset *w)
+{
+    char text[2048];
+    snprintf(text, sizeof text, "%s", w->config);
+    for (char *at = text; (at = strchr(at, '\''));) *at = '"';
+    *hf = json_loads(text, 0, NULL);
+    return *hf ? OK : fail(E_OTHER, "preset %s is not JSON", w->name);
+}
+
 Status preset_config(Json **hf, const char *name)
 {
-    char known[512] = "";
+    char known[1024] = "";
     const Preset *p = find(name);
+    if (!p && find_written(name)) return read_written(hf, find_written(name));
     *hf = p ? whole_config(p) : NULL;
     if (p) return *hf ? OK : fail(E_FIT, "no memory for preset %s", name);
-    for (int i = 0; i < PRESETS; i++) {
+    for (int i = 0; i < PRESETS + WRITTEN; i++) {
         size_t at = strlen(known);
-        snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", presets[i].name);
+        snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", preset_name(i));
     }
     return fail(E_CONFIG, "model.preset = %s: neither a folder with config.json nor a name; there are %s",
                 name, known);

@@ -6,7 +6,7 @@ static const TextDefaults dense  = { .hidden = 4096, .layers = 32, .heads = 32, 
 static const TextDefaults sparse = { .hidden = 2048, .layers = 24, .heads = 32, .kv_heads = 4, .ffn = 6144,
                                      .expert_ffn = 768, .experts = 128, .per_token = 8, .renorm = false };
 
-static Status common(ModelShape *s, const Json *hf)
+Status shape_common(ModelShape *s, const Json *hf)
 {
     s->text_prefix = "model.";
     s->image_token = s->video_token = -1;
@@ -17,13 +17,13 @@ static Status common(ModelShape *s, const Json *hf)
 static Status shape_dense(ModelShape *s, const Json *hf)
 {
     TRY(qwen3_text(&s->text, hf, &dense, false, false));
-    return common(s, hf);
+    return shape_common(s, hf);
 }
 
 static Status shape_sparse(ModelShape *s, const Json *hf)
 {
     TRY(qwen3_text(&s->text, hf, &sparse, true, false));
-    return common(s, hf);
+    return shape_common(s, hf);
 }
 
 const Family family_qwen3     = { .name = "qwen3",     .shape = shape_dense,  .build = qwen3_build };

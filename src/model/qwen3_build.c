@@ -7,27 +7,75 @@
 
 #include <stdlib.h>
 
-static void build_attention(ParamSet *s, Attention *a, const TextShape *t, const char *at, int l)
+/* Its name has a prefix and the layer's number. */
+__attribute__((format(printf, 4, 0)))
+static Param *build_norm(ParamSet *s, const TextShape *t, int64_t n, const char *fmt, const char *at, int l)
 {
-    int64_t q = t->H * t->C, kv = t->G * t->C;
-    *a = (Attention){ .H = t->H, .G = t->G, .C = t->C, .eps = (float)t->eps, .index = l };
-    a->norm  = param_vector(s, G_LLM, INIT_ONE, t->D, "%slayers.%d.input_layernorm.weight", at, l);
-    a->w_qkv = param_matrix(s, G_LLM, q, t->D, "%slayers.%d.self_attn.q_proj.weight", at, l);
-    param_piece(a->w_qkv, kv, "%slayers.%d.self_attn.k_proj.weight", at, l);
-    param_piece(a->w_qkv, kv, "%slayers.%d.self_attn.v_proj.weight", at, l);
-    a->q_norm = param_vector(s, G_LLM, INIT_ONE, t->C, "%slayers.%d.self_attn.q_norm.weight", at, l);
-    a->k_norm = param_vector(s, G_LLM, INIT_ONE, t->C, "%slayers.%d.self_attn.k_norm.weight", at, l);
-    a->w_o    = param_matrix(s, G_LLM, t->D, q, "%slayers.%d.self_attn.o_proj.weight", at, l);
-    if (!t->bias) return;
+    char name[120];
+    snprintf(name, sizeof name, fmt, at, l);
+    Param *p = param_vector(s, G_LLM, t->zero_centred ? INIT_ZERO : INIT_ONE, n, "%s", name);
+    p->zero_centred = t->zero_centred;
+    return p;
+}
+
+static void build_biases(ParamSet *s, Attention *a, const TextShape *t, const char *at, int l)
+{
+    int64_t q = t->H * t->C * (t->gated ? 2 : 1), kv = t->G * t->C;
     a->b_qkv = param_vector(s, G_LLM, INIT_ZERO, q, "%slayers.%d.self_attn.q_proj.bias", at, l);
     param_piece(a->b_qkv, kv, "%slayers.%d.self_attn.k_proj.bias", at, l);
     param_piece(a->b_qkv, kv, "%slayers.%d.self_attn.v_proj.bias", at, l);
-    a->b_o = param_vector(s, G_LLM, INIT_ZERO, t->D, "%slayers.%d.self_attn.o_proj.bias", at, l);
+    if (!t->no_o_bias)
+        a->b_o = param_vector(s, G_LLM, INIT_ZERO, t->D, "%slayers.%d.self_attn.o_proj.bias", at, l);
+}
+
+static void build_attention(ParamSet *s, Attention *a, const TextShape *t, const char *at, int l)
+{
+    int64_t q = t->H * t->C, kv = t->G * t->C;
+    bool wide = t->qk_norm_wide;
+    *a = (Attention){ .H = t->H, .G = t->G, .C = t->C, .R = shape_rotary(t), .eps = (float)t->eps,
+                      .wide = wide,
+                      .gated = t->gated, .index = l };
+    a->norm  = build_norm(s, t, t->D, "%slayers.%d.input_layernorm.weight", at, l);
+    a->w_qkv = param_matrix(s, G_LLM, t->gated ? 2 * q : q, t->D, "%slayers.%d.self_attn.q_proj.weight", at,
+                            l);
+    param_piece(a->w_qkv, kv, "%slayers.%d.self_attn.k_proj.weight", at, l);
+    param_piece(a->w_qkv, kv, "%slayers.%d.self_attn.v_proj.weight", at, l);
+    if (t->qk_norm) {
+        a->q_norm = build_norm(s, t, wide ? q : t->C, "%slayers.%d.self_attn.q_norm.weight", at, l);
+        a->k_norm = build_norm(s, t, wide ? kv : t->C, "%slayers.%d.self_attn.k_norm.weight", at, l);
+    }
+    a->w_o = param_matrix(s, G_LLM, t->D, q, "%slayers.%d.self_attn.o_proj.weight", at, l);
+    if (t->sinks) a->sinks = param_vector(s, G_LLM, INIT_NORMAL, t->H, "%slayers.%d.self_attn.sinks", at, l);
+    if (t->bias) build_biases(s, a, t, at, l);
+}
+
+static void build_router(ParamSet *s, Moe *m, const ModelShape *x, int l)
+{
+    const TextShape *t = &x->text;
+    const char *at = x->text_prefix, *name = shape_names(x)->router;
+    m->w_router = param_matrix(s, G_LLM, t->E, t->D, "%slayers.%d.%s.weight", at, l, name);
+    if (t->router_bias)
+        m->b_router = param_vector(s, G_LLM, INIT_ZERO, t->E, "%slayers.%d.%s.bias", at, l, name);
+    if (!t->score_bias) return;
+    m->score_bias = param_vector(s, G_LLM, INIT_ZERO, t->E, "%slayers.%d.%s.e_score_correction_bias", at, l,
+                                 name);
+    m->score_bias->buffer = true;
+}
+
+static void build_shared(ParamSet *s, Moe *m, const ModelShape *x, int l)
+{
+    const TextShape *t = &x->text;
+    const char *at = x->text_prefix, *name = shape_names(x)->shared, *gate = shape_names(x)->shared_gate;
+    m->shared = (Mlp){ .I = t->shared, .act = t->act, .is_shared = true };
+    if (!t->shared) return;
+    m->shared.w_gu = param_matrix(s, G_LLM, t->shared, t->D, "%slayers.%d.%s.gate_proj.weight", at, l, name);
+    param_piece(m->shared.w_gu, t->shared, "%slayers.%d.%s.up_proj.weight", at, l, name);
+    m->shared.w_d = param_matrix(s, G_LLM, t->D, t->shared, "%slayers.%d.%s.down_proj.weight", at, l, name);
+    if (gate) m->w_shared_gate = param_matrix(s, G_LLM, 1, t->D, "%slayers.%d.%s.weight", at, l, gate);
 }
 
 static void build_experts(ParamSet *s, Moe *m, const TextShape *t, const char *at, int l)
 {
-    m->w_router = param_matrix(s, G_LLM, t->E, t->D, "%slayers.%d.mlp.gate.weight", at, l);
     m->w_gu = param_experts(s, FORM_EXPERT_GATE_UP, t->E, 2 * t->F, t->D,
                             "%slayers.%d.mlp.experts.gate_up_proj", at, l);
     m->w_d  = param_experts(s, FORM_EXPERT_DOWN, t->E, t->D, t->F,
@@ -52,19 +100,31 @@ static void cut_layer(const ParamSet *s, Decoder *d, const TextShape *t)
     describe_params(&layer, modules, s, t->C);
 }
 
-/* moe: which MoE layer of the whole model this is, should it be one. */
-static void build_layer(ParamSet *s, Decoder *d, const TextShape *t, const char *at, int l, int moe)
+static void build_moe(ParamSet *s, Moe *m, const ModelShape *x, int l, int moe)
 {
+    const TextShape *t = &x->text;
+    *m = (Moe){ .E = t->E, .K = t->K, .F = t->F, .act = t->act, .renorm = t->renorm, .router = t->router,
+                .groups = { (int)t->groups, (int)t->top_groups },
+                .scale = t->route_scale > 0 ? (float)t->route_scale : 1.0f, .index = moe };
+    build_router(s, m, x, l);
+    build_experts(s, m, t, x->text_prefix, l);
+    build_shared(s, m, x, l);
+}
+
+/* moe: which MoE layer of the whole model this is, should it be one. */
+static void build_layer(ParamSet *s, Decoder *d, const ModelShape *x, int l, int moe)
+{
+    const TextShape *t = &x->text;
+    const char *at = x->text_prefix;
     Status st = decoder_open(d, layer_kinds(t, l));
     REQUIRE(!st, "%s", status_text());
     params_unit(s);
     build_attention(s, decoder_gqa(d), t, at, l);
-    d->eps  = (float)t->eps;
-    d->norm = param_vector(s, G_LLM, INIT_ONE, t->D, "%slayers.%d.post_attention_layernorm.weight", at, l);
+    d->eps  = (float)t->eps, d->index = l;
+    if (d->kinds.attention == ATTENTION_WINDOW) decoder_gqa(d)->window = t->window;
+    d->norm = build_norm(s, t, t->D, "%slayers.%d.post_attention_layernorm.weight", at, l);
     if (decoder_moe(d)) {
-        *decoder_moe(d) = (Moe){ .E = t->E, .K = t->K, .F = t->F, .act = t->act, .renorm = t->renorm,
-                                .index = moe };
-        build_experts(s, decoder_moe(d), t, at, l);
+        build_moe(s, decoder_moe(d), x, l, moe);
     } else {
         *decoder_mlp(d) = (Mlp){ .I = t->I, .act = t->act };
         build_mlp(s, decoder_mlp(d), t, at, l);
@@ -185,7 +245,9 @@ static void build_head(Model *m, const char *embed)
 {
     const TextShape *t = &m->shape.text;
     params_unit(&m->params);
-    m->head.norm = param_vector(&m->params, G_LLM, INIT_ONE, t->D, "%snorm.weight", m->shape.text_prefix);
+    m->head.norm = param_vector(&m->params, G_LLM, t->zero_centred ? INIT_ZERO : INIT_ONE, t->D,
+                                "%snorm.weight", m->shape.text_prefix);
+    m->head.norm->zero_centred = t->zero_centred;
     m->head.w    = !t->tied ? build_table(m, "lm_head.weight") : m->embed ? m->embed : build_table(m, embed);
     if (!t->tied) m->head.w->linear = LINEAR_HEAD;
     if (!t->tied || m->embed) return;
@@ -205,7 +267,7 @@ void qwen3_build(Model *m)
     m->layer = calloc((size_t)t->L, sizeof *m->layer);
     REQUIRE(m->layer, "no memory for %lld layers", (long long)t->L);
     for (int l = 0; l < t->L; l++) {
-        if (owns_layer(m, l)) build_layer(&m->params, &m->layer[l], t, at, l, moe);
+        if (owns_layer(m, l)) build_layer(&m->params, &m->layer[l], &m->shape, l, moe);
         moe += shape_is_sparse(t, l);
     }
     m->head = (Head){ .eps = (float)t->eps, .V = t->V,

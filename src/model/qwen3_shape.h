@@ -1,4 +1,5 @@
-/* model/qwen3_shape.h -- config readers that the Qwen3 families share. */
+/* model/qwen3_shape.h -- config readers that the families share; their first users were the Qwen3
+ * families. */
 #ifndef MODEL_QWEN3_SHAPE_H
 #define MODEL_QWEN3_SHAPE_H
 
@@ -10,7 +11,15 @@ typedef struct TextDefaults {
     int64_t head_dim;                    /* 0: hidden / heads */
     int64_t ffn, expert_ffn, experts, per_token;
     bool    renorm;
+    int64_t vocab;                       /* 0: 151936 */
+    double  eps, theta, rotary, aux_coef;    /* 0: 1e-6; none; the whole head; 0.001 */
+    bool    no_qk_norm, yarn;            /* queries and keys have no norm; rope_type yarn is known */
+    bool    window_always;               /* sliding_window applies without use_sliding_window */
 } TextDefaults;
+
+MUST Status shape_dim(const Json *o, const char *key, int64_t def, int64_t most, int64_t *out);
+/* Of a family whose config is flat and whose names begin with "model.". */
+MUST Status shape_common(ModelShape *s, const Json *hf);
 
 MUST Status qwen3_text(TextShape *t, const Json *o, const TextDefaults *d, bool sparse, bool multimodal);
 MUST Status qwen3_vision(VisionShape *v, const Json *o);

@@ -5,15 +5,26 @@
 #include "nn/batch.h"
 #include "nn/shape.h"
 
+/* What families call the parts of a layer; names that differ between files and transformers' memory. */
+typedef struct ModelNames {
+    const char *router, *shared, *shared_gate;
+    const char *in_memory, *in_files;    /* a part of names, as ".mlp."; NULL: the same in both */
+    const char *expert_part[3];          /* gate, up, down of a file with a tensor per expert */
+} ModelNames;
+
 typedef struct ModelShape {
     const char *family;
     const char *text_prefix;             /* "model." or "model.language_model." */
+    const ModelNames *names;             /* NULL: names_usual */
     bool        fused_experts;           /* how this family's hub files store experts */
     TextShape   text;
     VisionShape vision;
     int64_t     image_token, video_token;
     DType       dtype;                   /* as the file says its weights are */
 } ModelShape;
+
+extern const ModelNames names_usual;
+const ModelNames *shape_names(const ModelShape *s);
 
 bool        shape_is_sparse(const TextShape *t, int64_t layer);       /* whether a layer is MoE */
 int64_t     shape_sparse_layers(const TextShape *t);

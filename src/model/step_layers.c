@@ -99,8 +99,10 @@ static void group_fwd(const Pass *c, const Model *m, const Chunk *k, ModelAct *a
 
 void layers_fwd(const Pass *c, const Model *m, const Chunk *k, ModelAct *a)
 {
-    a->cs = t2(c->act, "ROPE_TABLE", F32, c->batch->Ta, m->shape.text.C);
+    a->cs = t2(c->act, "ROPE_TABLE", F32, c->batch->Ta, shape_rotary(&m->shape.text));
     op_rope_table(c->be, a->cs, c->batch->pos, m->inv, m->axis);
+    if (m->shape.text.yarn.factor > 0)
+        op_mix(c->be, a->cs, a->cs, a->cs, factor((float)m->shape.text.yarn.scale), factor(0));
     for (int64_t l = k->from; l < k->to;) {
         RecomputeGroup g = group_of(c, m, k, l);
         group_fwd(c, m, k, a, g);

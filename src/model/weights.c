@@ -14,8 +14,6 @@
 
 typedef enum { FUSED_OUT, FUSED_IN, PER_EXPERT } ExpertForm; /* [E, out, in]; [E, in, out]; one tensor each */
 
-const char *const weights_expert_part[3] = { "gate_proj", "up_proj", "down_proj" };
-
 typedef struct WeightLoader {
     Model             *m;
     Backend           *be;
@@ -25,17 +23,33 @@ typedef struct WeightLoader {
     int64_t            read;             /* elements */
 } WeightLoader;
 
+void weights_file_name(char *out, size_t n, const ModelShape *s, const char *name)
+{
+    const ModelNames *names = shape_names(s);
+    const char *at = names->in_memory ? strstr(name, names->in_memory) : NULL;
+    if (!at) snprintf(out, n, "%s", name);
+    else     snprintf(out, n, "%.*s%s%s", (int)(at - name), name, names->in_files,
+                      at + strlen(names->in_memory));
+}
+
+/* Adapters' files have the names of memory, below a prefix of their own. */
+static void full_name(char *out, size_t n, const WeightLoader *l, const char *name)
+{
+    if (*l->prefix) snprintf(out, n, "%s%s", l->prefix, name);
+    else            weights_file_name(out, n, &l->m->shape, name);
+}
+
 static const StTensor *find_tensor(const WeightLoader *l, const char *name)
 {
     char full[300];
-    snprintf(full, sizeof full, "%s%s", l->prefix, name);
+    full_name(full, sizeof full, l, name);
     return st_find(l->st, full);
 }
 
 static Status get_tensor(const WeightLoader *l, const char *name, const StTensor **t)
 {
     char full[300];
-    snprintf(full, sizeof full, "%s%s", l->prefix, name);
+    full_name(full, sizeof full, l, name);
     return st_get(l->st, full, t);
 }
 
@@ -139,7 +153,7 @@ static Status expert_form(ExpertForm *form, WeightLoader *l, const Param *p)
 {
     char base[120], one[160];
     experts_prefix(base, sizeof base, p);
-    snprintf(one, sizeof one, "%s0.down_proj.weight", base);
+    snprintf(one, sizeof one, "%s0.%s.weight", base, shape_names(&l->m->shape)->expert_part[2]);
     bool fused = find_tensor(l, p->piece[0].name), each = find_tensor(l, one);
     if (fused && each) return fail(E_DATA, "%s*: the file has experts both fused and one by one; keep one "
                                    "form", base);
@@ -156,7 +170,7 @@ static Status expert_tensor(WeightLoader *l, const Param *p, int64_t u, const St
     char base[120], name[200];
     experts_prefix(base, sizeof base, p);
     snprintf(name, sizeof name, "%s%lld.%s.weight", base, (long long)(u / parts),
-             weights_expert_part[parts == 2 ? u % 2 : 2]);
+             shape_names(&l->m->shape)->expert_part[parts == 2 ? u % 2 : 2]);
     TRY(get_tensor(l, name, t));
     return shape_is(*t, 2, want) ? OK : wrong_shape(*t, 2, want);
 }
@@ -333,13 +347,22 @@ static bool ends_with(const char *s, const char *tail)
     return a >= b && !strcmp(s + a - b, tail);
 }
 
+static bool is_piece(const Model *m, const Piece *q, const char *name)
+{
+    char file[160];
+    weights_file_name(file, sizeof file, &m->shape, q->name);
+    return !strcmp(file, name);
+}
+
 static bool is_used(const Model *m, const char *name)
 {
     if (st_is_scale(name)) return true;
-    bool used = strstr(name, ".mlp.experts.") || (m->shape.text.tied && ends_with(name, "lm_head.weight"));
+    char experts[64];
+    weights_file_name(experts, sizeof experts, &m->shape, ".mlp.experts.");
+    bool used = strstr(name, experts) || (m->shape.text.tied && ends_with(name, "lm_head.weight"));
     for (int k = 0; !used && k < m->params.n; k++)
         for (int j = 0; !used && j < m->params.p[k]->pieces; j++)
-            used = !strcmp(m->params.p[k]->piece[j].name, name);
+            used = is_piece(m, &m->params.p[k]->piece[j], name);
     return used;
 }
 

@@ -4,8 +4,8 @@
 
 #include "model/weights.h"
 
-/* Names of an expert's weights in a file with a tensor per expert: gate_proj, up_proj, down_proj. */
-extern const char *const weights_expert_part[3];
+/* The name of a tensor of the model in its files. */
+void weights_file_name(char *out, size_t n, const ModelShape *s, const char *name);
 
 /* Loads parameter i only; its tensors' names start with `prefix` in the file. */
 MUST Status weights_load_one(Model *m, Backend *be, const SafeTensors *st, const char *prefix, int i);

@@ -57,7 +57,9 @@ static Status fetch_floats(WeightSaver *s, Tensor t)
 
 static Status save_tensor(WeightSaver *s, const char *name, int rank, const int64_t *shape, Tensor t)
 {
-    if (!s->writing) return st_writer_declare(&s->out, name, s->dtype, rank, shape);
+    char file[200];
+    weights_file_name(file, sizeof file, &s->m->shape, name);
+    if (!s->writing) return st_writer_declare(&s->out, file, s->dtype, rank, shape);
     TRY(fetch_floats(s, t));
     return write_values(s, t, s->stage);
 }
@@ -103,11 +105,12 @@ static Status save_per_expert(WeightSaver *s, const Param *p, Tensor t)
     int parts = p->form == FORM_EXPERT_GATE_UP ? 2 : 1;
     int64_t shape[2] = { p->shape[1] / parts, p->shape[2] };
     const char *dot = strrchr(p->piece[0].name, '.');
+    const char *const *part_name = shape_names(&s->m->shape)->expert_part;
     for (int64_t e = 0; e < p->shape[0]; e++)
         for (int k = 0; k < parts; k++) {
             char name[200];
             snprintf(name, sizeof name, "%.*s.%lld.%s.weight", (int)(dot - p->piece[0].name),
-                     p->piece[0].name, (long long)e, weights_expert_part[parts == 2 ? k : 2]);
+                     p->piece[0].name, (long long)e, part_name[parts == 2 ? k : 2]);
             Tensor rows = s->writing ? t_rows(t_at(t, e), k * shape[0], shape[0]) : t;
             TRY(in_codes(s, p) ? save_codes(s, name, shape, rows) : save_tensor(s, name, 2, shape, rows));
         }

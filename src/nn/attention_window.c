@@ -1,5 +1,5 @@
 /* nn/attention_window.c -- grouped-query attention whose queries see the last `window` tokens alone
- * (GPT-OSS): every second layer, from the first. The planner knows it; it has no forward here. */
+ * (GPT-OSS): every second layer, from the first. Its passes are those of nn/attention.c. */
 #include "nn/attention.h"
 
 static int64_t layers_below(const TextShape *t, int64_t x) { return t->window ? (x + 1) / 2 : 0; }
@@ -11,5 +11,8 @@ static void describe(Description *d, const TextShape *t)
         if (d->step[i].type == STEP_CORE) d->step[i].window = (double)t->window;
 }
 
-const AttentionKind attention_window = { .name = "sliding window", .describe = describe,
-                                         .layers_below = layers_below };
+const AttentionKind attention_window = {
+    .name = "sliding window", .describe = describe, .layers_below = layers_below,
+    .module_size = sizeof(Attention), .act_size = sizeof(AttentionAct), .fwd = attention_kind_fwd,
+    .bwd = attention_kind_bwd, .trains = attention_kind_trains,
+};

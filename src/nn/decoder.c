@@ -42,8 +42,9 @@ static void attention_branch_fwd(const Pass *c, const Decoder *m, DecoderAct *a,
     bool fresh = need(c, L_RESID, &a->h, x.dtype, T, D);
     bool missing = need(c, L_MLP_NORM, &a->n, x.dtype, T, D);
     attention_of(m)->fwd(c, m->attention, a->attention, fresh ? a->h : none, x, cs);
-    if (fresh)        op_rmsnorm_fwd(c->be, a->n, a->rstd, a->h, x, a->h, m->norm->shard.w, m->eps);
-    else if (missing) op_rmsnorm_fwd(c->be, a->n, a->rstd, none, a->h, none, m->norm->shard.w, m->eps);
+    if (fresh) tap(c, "decoder.mixer", m->index, a->h);
+    if (fresh)        op_rmsnorm_fwd(c->be, a->n, a->rstd, a->h, x, a->h, norm_weight(c, m->norm), m->eps);
+    else if (missing) op_rmsnorm_fwd(c->be, a->n, a->rstd, none, a->h, none, norm_weight(c, m->norm), m->eps);
 }
 
 void decoder_fwd(const Pass *c, const Decoder *m, DecoderAct *a, Tensor y, Tensor x, Tensor cs)
@@ -70,7 +71,7 @@ void decoder_bwd(const Pass *c, const Decoder *m, DecoderAct *a, Tensor dx, Tens
     Tensor dn = scratch2(c, x.dtype, x.n[0], x.n[1]), dh = scratch2(c, x.dtype, x.n[0], x.n[1]);
     ffn_of(m)->bwd(c, m->ffn, a->ffn, normed ? dn : none, dy, a->n);
     pass_scope(c, GRAPH_ATTN);
-    if (normed) op_rmsnorm_bwd(c->be, dh, m->norm->shard.g, dn, a->h, m->norm->shard.w, a->rstd, dy);
+    if (normed) op_rmsnorm_bwd(c->be, dh, m->norm->shard.g, dn, a->h, norm_weight(c, m->norm), a->rstd, dy);
     if (below)  attention_of(m)->bwd(c, m->attention, a->attention, dx, dh, x, cs, dh);
     pass_scope(c, GRAPH_EAGER);
     arena_reset(c->scratch, mark);

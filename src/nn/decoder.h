@@ -16,6 +16,7 @@ typedef struct Decoder {
     void      *attention, *ffn;          /* modules of these kinds; NULL: another stage has the layer */
     Param     *norm;                     /* before the FFN (D) */
     float      eps;
+    int        index;                    /* which layer of the model it is */
 } Decoder;
 
 typedef struct DecoderAct {
@@ -31,7 +32,8 @@ void        decoder_act_close(DecoderAct *a);
 /* The modules of kinds that have a forward; NULL: the layer is of another kind. */
 static inline Attention *decoder_gqa(const Decoder *m)
 {
-    return m->kinds.attention == ATTENTION_GQA ? m->attention : NULL;
+    bool is = m->kinds.attention == ATTENTION_GQA || m->kinds.attention == ATTENTION_WINDOW;
+    return is ? m->attention : NULL;
 }
 static inline Mlp *decoder_mlp(const Decoder *m) { return m->kinds.ffn == FFN_DENSE ? m->ffn : NULL; }
 static inline Moe *decoder_moe(const Decoder *m) { return m->kinds.ffn == FFN_MOE ? m->ffn : NULL; }

@@ -62,7 +62,7 @@ static void norm_bwd(const Pass *c, const Head *h, Tensor dx, Tensor dn, Tensor 
 {
     ArenaMark mark = arena_mark(c->scratch);
     Tensor part = t_has(dx) ? part_rows(c, dx) : dx;
-    op_rmsnorm_bwd(c->be, dn, h->norm->shard.g, dn, xs, h->norm->shard.w, rstd, (Tensor){ 0 });
+    op_rmsnorm_bwd(c->be, dn, h->norm->shard.g, dn, xs, norm_weight(c, h->norm), rstd, (Tensor){ 0 });
     if (t_has(dx)) {
         op_fill(c->be, part, 0.0f);
         op_scatter_rows(c->be, part, dn, rows, false);
@@ -90,7 +90,7 @@ void head_loss(const Pass *c, const Head *h, Tensor loss, Tensor dx, Tensor x, F
     Tensor rstd = scratch2(c, F32, S, 1);
     Tensor dn = t_has(dx) || (back && is_trainable(h->norm)) ? scratch2(c, c->env->dtype, S, D) : none;
     take_rows(c, xs, x, rows);
-    op_rmsnorm_fwd(c->be, n, rstd, none, xs, none, h->norm->shard.w, h->eps);
+    op_rmsnorm_fwd(c->be, n, rstd, none, xs, none, norm_weight(c, h->norm), h->eps);
     for (int64_t i = 0; i < S; i += h->chunk) {
         int64_t k = S - i < h->chunk ? S - i : h->chunk;
         chunk.first_row = i;
@@ -120,7 +120,7 @@ void head_logits(const Pass *c, const Head *h, Tensor y, Tensor x, int64_t from)
     Tensor rows = t_rows(x, from, y.n[0]);
     Tensor n = scratch2(c, c->env->dtype, y.n[0], x.n[1]), rstd = scratch2(c, F32, y.n[0], 1);
     Tensor z = cut ? scratch2(c, (DType)y.dtype, y.n[0], h->w->shard.shape[0]) : y;
-    op_rmsnorm_fwd(c->be, n, rstd, none, rows, none, h->norm->shard.w, h->eps);
+    op_rmsnorm_fwd(c->be, n, rstd, none, rows, none, norm_weight(c, h->norm), h->eps);
     linear_fwd(c, z, n, h->w, NULL);
     if (cut) join_vocab_parts(c, y, all_rows(c, z));
     arena_reset(c->scratch, mark);

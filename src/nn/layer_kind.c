@@ -92,7 +92,8 @@ static void cut_param(const ParamSet *set, Param *p, const LayerStep *s, int64_t
         return;
     }
     if (s->rows == ROWS_EXPERTS) param_cut(set, p, AX_EP, 0);
-    if (s->out_cut != CUT_NONE) param_cut(set, p, s->out_cut == CUT_ETP ? AX_ETP : AX_TP, p->ndim - 2);
+    if (s->out_cut != CUT_NONE)
+        param_cut(set, p, s->out_cut == CUT_ETP ? AX_ETP : AX_TP, p->ndim == 1 ? 0 : p->ndim - 2);
     if (s->in_cut != CUT_NONE)  param_cut(set, p, s->in_cut == CUT_ETP ? AX_ETP : AX_TP, p->ndim - 1);
 }
 

@@ -6,13 +6,16 @@
 
 static int64_t width(const Pass *c, const Mlp *m) { return m->I / mesh_size(c->env->mesh, AX_TP); }
 
+static Label up_label(const Mlp *m)  { return m->is_shared ? L_SHARED_UP : L_MLP_UP; }
+static Label act_label(const Mlp *m) { return m->is_shared ? L_SHARED_ACT : L_MLP_ACT; }
+
 void mlp_fwd(const Pass *c, const Mlp *m, MlpAct *a, Tensor y, Tensor x, Tensor res)
 {
     int64_t Ta = all_rows_count(c, x), I = width(c, m), up = activations[m->act].projections * I;
     Tensor none = { 0 };
     pass_scope(c, GRAPH_MLP);
-    if (need(c, L_MLP_UP, &a->gu, x.dtype, Ta, up)) column_linear_fwd(c, a->gu, x, m->w_gu, NULL);
-    if (need_if(c, is_trainable(m->w_d), t_has(y), L_MLP_ACT, &a->h, x.dtype, Ta, I))
+    if (need(c, up_label(m), &a->gu, x.dtype, Ta, up)) column_linear_fwd(c, a->gu, x, m->w_gu, NULL);
+    if (need_if(c, is_trainable(m->w_d), t_has(y), act_label(m), &a->h, x.dtype, Ta, I))
         activations[m->act].fwd(c->be, a->h, a->gu, none, none);
     if (!t_has(y)) return;                               /* a replay without output */
     row_linear_fwd(c, y, a->h, m->w_d, NULL, res);

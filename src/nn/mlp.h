@@ -9,6 +9,7 @@
 typedef struct Mlp {
     int64_t I;                           /* of the whole layer */
     ActivationId act;
+    bool    is_shared;                   /* it stands beside the experts of an MoE layer: labels SHARED_… */
     Param  *w_gu;                        /* (2I, D), gate rows above up rows */
     Param  *w_d;                         /* (D, I) */
 } Mlp;

@@ -34,6 +34,15 @@ bool replay_begin(Pass *replay, const Pass *c, Label first, Label last)
 
 void replay_end(const Pass *c) { c->be->ledger.replay = false; }
 
+Tensor norm_weight(const Pass *c, const Param *p)
+{
+    if (!p->zero_centred) return p->shard.w;
+    Tensor w = scratch2(c, F32, p->shard.w.n[0], p->shard.w.n[1]);
+    op_fill(c->be, w, 1.0f);
+    op_add(c->be, w, w, p->shard.w);
+    return w;
+}
+
 void linear_fwd(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b)
 {
     product_y(c, y, x, w, b);

@@ -152,6 +152,9 @@ static inline void tap(const Pass *c, const char *name, int index, Tensor t)
     if (c->env->tap && c->mode != REPLAY) c->env->tap->see(c->env->tap->self, name, index, t);
 }
 
+/* What a norm multiplies by: the weight, or where it is zero-centred 1 + w, in scratch. */
+Tensor norm_weight(const Pass *c, const Param *p);
+
 /* y = x w' + b; b may be NULL. Here and below the adapters of w (nn/lora.h) are included. */
 void linear_fwd(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b);
 /* y = x w' + b + res. */

@@ -14,11 +14,22 @@ static void compute_router_logits(const Pass *c, const Moe *m, MoeAct *a, Tensor
 {
     enum { BENCHMARK = 0xba1a };
     int64_t T = x.n[0];
-    linear_fwd(c, a->logits, x, m->w_router, NULL);
+    linear_fwd(c, a->logits, x, m->w_router, m->b_router);
     tap(c, "router.logits", m->index, a->logits);
     if (m->balance)
         op_normal(c->be, a->logits, BENCHMARK, (uint64_t)m->index,
                   (uint64_t)((c->env->mesh ? c->env->mesh->rank : 0) * T * m->E), m->E, 1.0f);
+    if (m->router == ROUTER_SIGMOID) op_log_sigmoid(c->be, a->logits);
+}
+
+/* Of a sigmoid router the balance loss counts the K largest scores, without bias and groups. */
+static void select_by_scores(const Pass *c, const Moe *m, MoeAct *a)
+{
+    int64_t T = a->idx.n[0];
+    a->counted = scratch2(c, I32, T, m->K);
+    op_router_fwd(c->be, a->counted, a->weight, a->lse, a->logits, true);
+    op_select_fwd(c->be, a->idx, a->weight, a->logits, param_w(m->score_bias), m->groups, m->renorm,
+                  m->scale);
 }
 
 /* The experts of each token and their weights; true where they were selected now. Always kept: recomputing
@@ -31,7 +42,11 @@ static bool select_experts(const Pass *c, const Moe *m, MoeAct *a, Tensor x)
     need(c, L_ROUTE, &a->lse,    F32, T, 1);
     if (need(c, L_LOGITS, &a->logits, F32, T, m->E)) compute_router_logits(c, m, a, x);
     if (!now) return false;
-    op_router_fwd(c->be, a->idx, a->weight, a->lse, a->logits, m->renorm);
+    a->counted = a->idx;
+    if (m->router == ROUTER_SIGMOID) select_by_scores(c, m, a);
+    else op_router_fwd(c->be, a->idx, a->weight, a->lse, a->logits, m->renorm);
+    tap(c, "router.chosen", m->index, a->idx);
+    tap(c, "router.weights", m->index, a->weight);
     return true;
 }
 
@@ -93,11 +108,15 @@ static bool route_tokens(const Pass *c, const Moe *m, MoeAct *a, Tensor x)
 static void router_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor x)
 {
     int64_t T = x.n[0];
-    Tensor dlogits = scratch2(c, x.dtype, T, m->E);
-    op_router_bwd(c->be, dlogits, dweight, a->weight, a->idx, a->logits, a->lse,
-                  t_at(c->aux->coef, m->index - c->aux->first), c->batch->group, c->aux->z, m->renorm);
+    Tensor dlogits = scratch2(c, x.dtype, T, m->E), coef = t_at(c->aux->coef, m->index - c->aux->first);
+    if (m->router == ROUTER_SIGMOID)
+        op_select_bwd(c->be, dlogits, dweight, a->weight, a->idx, a->logits, a->lse, coef, c->batch->group,
+                      c->aux->z, m->renorm, m->scale);
+    else
+        op_router_bwd(c->be, dlogits, dweight, a->weight, a->idx, a->logits, a->lse, coef, c->batch->group,
+                      c->aux->z, m->renorm);
     Tensor d_a_out = lora_d_a_out(c, dlogits, m->w_router);
-    linear_grads(c, dlogits, d_a_out, x, m->w_router, NULL);
+    linear_grads(c, dlogits, d_a_out, x, m->w_router, m->b_router);
     if (t_has(dx)) linear_input_grad(c, dx, dlogits, d_a_out, m->w_router, GEMM_ACC);
 }
 
@@ -112,6 +131,7 @@ static void enter_experts(const Pass *c, const MoeAct *a)
 void moe_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res)
 {
     bool fresh = route_tokens(c, m, a, x);
+    res = moe_shared_fwd(c, m, a, x, res, t_has(y));
     enter_experts(c, a);
     if (a->token_chunks > 1) moe_chunked_fwd(c, m, a, y, x, res, fresh);
     else                     moe_experts_fwd(c, m, a, y, x, res, fresh);
@@ -122,11 +142,13 @@ void moe_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tenso
     ArenaMark mark = arena_mark(c->scratch);
     bool   routes = t_has(dx) || is_trainable(m->w_router);
     Tensor dweight = routes ? scratch2(c, F32, x.n[0], m->K) : (Tensor){ 0 };
+    Tensor dx_shared = moe_shared_bwd(c, m, a, dy, x, t_has(dx));
     moe_reserve_routing_scratch(c);
     enter_experts(c, a);
     if (a->token_chunks > 1) moe_chunked_bwd(c, m, a, dx, dweight, dy, x);
     else                     moe_experts_bwd(c, m, a, dx, dweight, dy);
     pass_scope(c, GRAPH_MOE_ROUTER);
     if (routes) router_bwd(c, m, a, dx, dweight, x);
+    if (t_has(dx_shared)) op_add(c->be, dx, dx, dx_shared);
     arena_reset(c->scratch, mark);
 }

@@ -16,7 +16,7 @@ static void count_assignments(const Pass *c, const Moe *m, MoeAct *a)
     int64_t l = c->aux ? m->index - c->aux->first : 0;
     if (c->aux)
         op_router_stats(c->be, t_at(c->aux->count, l), t_at(c->aux->prob, l), t_rows(c->aux->zsum, l, 1),
-                        a->logits, a->lse, a->idx, c->batch->group);
+                        a->logits, a->lse, a->counted, c->batch->group);
 }
 
 /* Rows that the buffers of this rank's experts hold; the first a->R of them are used. */

@@ -18,9 +18,7 @@ static int64_t layers_below(const TextShape *t, int64_t x)
 
 static const char *lacks(const TextShape *t)
 {
-    return t->shared                         ? "shared experts"
-           : activations[t->act].grouped_fwd ? NULL
-                                             : "its hidden_act in experts";
+    return activations[t->act].grouped_fwd ? NULL : "its hidden_act in experts";
 }
 
 #define PARAM(name) ((int)offsetof(Moe, name))
@@ -29,19 +27,23 @@ static const char *lacks(const TextShape *t)
 static void describe_shared(Description *d, const TextShape *t)
 {
     double D = (double)t->D, width = (double)t->shared;
-    LayerStep up = { .linear = LINEAR_FEED, .rows = ROWS_GATHERED, .makes = L_SHARED_UP, .param = NO_PARAM,
-                     .reads = READS_INPUT, .in = D, .out = 2 * width, .out_cut = CUT_TP };
-    LayerStep down = { .linear = LINEAR_FEED, .rows = ROWS_GATHERED, .param = NO_PARAM, .in = width,
-                       .out = D, .in_cut = CUT_TP };
+    LayerStep up = { .linear = LINEAR_FEED, .rows = ROWS_GATHERED, .makes = L_SHARED_UP,
+                     .param = PARAM(shared.w_gu), .reads = READS_INPUT, .in = D, .out = 2 * width,
+                         .out_cut = CUT_TP };
+    LayerStep down = { .linear = LINEAR_FEED, .rows = ROWS_GATHERED, .param = PARAM(shared.w_d),
+                       .in = width, .out = D, .in_cut = CUT_TP };
     if (!t->shared) return;
-    if (t->gated) describe_step(d, (LayerStep){ .type = STEP_VECTOR, .param = NO_PARAM,
-                                                .reads = READS_INPUT, .in = 1, .out = D });
+    if (t->gated) describe_step(d, (LayerStep){ .param = PARAM(w_shared_gate), .reads = READS_INPUT,
+                                                .in = D, .out = 1 });
     describe_step(d, up);
     int last = describe_step(d, down);
     describe_value(d, (KeptValue){ .label = L_SHARED_UP, .rows = ROWS_GATHERED, .cut = CUT_TP,
                                    .cols = 2 * width, .read_by = -1 });
     describe_value(d, (KeptValue){ .label = L_SHARED_ACT, .rows = ROWS_GATHERED, .cut = CUT_TP,
-                                   .cols = width, .read_by = last });
+                                   .cols = width, .read_by = last, .only = true });
+    if (!t->gated) return;
+    describe_value(d, (KeptValue){ .label = L_SHARED_UP, .cols = 1, .read_by = -1 });
+    describe_value(d, (KeptValue){ .label = L_SHARED_ACT, .cols = D, .read_by = -1 });
 }
 
 /* Router and experts read the same rows; the gradient of the gate comes out of the experts' last product.
@@ -53,6 +55,8 @@ static void describe(Description *d, const TextShape *t)
     KeptValue rows = { .rows = ROWS_EXPERTS, .cut = CUT_ETP, .read_by = -1, .only = true };
     int router = describe_step(d, (LayerStep){ .linear = LINEAR_ROUTER, .makes = L_LOGITS,
                                                .param = PARAM(w_router), .in = D, .out = E });
+    if (t->router_bias) describe_vector(d, PARAM(b_router), E);
+    if (t->score_bias)  describe_vector(d, PARAM(score_bias), E);
     expert.makes = L_GATE_UP, expert.param = PARAM(w_gu), expert.reads = READS_INPUT;
     expert.in = D, expert.out = 2 * F, expert.out_cut = CUT_ETP;
     int up = describe_step(d, expert);

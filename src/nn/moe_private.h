@@ -4,6 +4,11 @@
 
 #include "nn/dispatch.h"
 
+/* The shared experts: their output with the residual, in scratch; res itself where there are none. Backward:
+ * their gradient of the input, in scratch, absent where there are none. want: y or dx is wanted. */
+Tensor moe_shared_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor x, Tensor res, bool want);
+Tensor moe_shared_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dy, Tensor x, bool want);
+
 /* Tokens to the experts, through them and back, by the routing in a->route. count: the router
  * statistics of all tokens are taken while the rows travel. y absent: only what backward reads. */
 void moe_experts_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool count);

@@ -83,6 +83,8 @@ typedef struct Param {
     bool    frozen;                      /* it is not trained: no gradient, no optimizer state */
     bool    decay;                       /* weight decay applies */
     bool    unused;                      /* nothing it computes reaches the loss: it never has a gradient */
+    bool    zero_centred;                /* a norm multiplies by 1 + w */
+    bool    buffer;                      /* a state of the model that no gradient trains: f32 on every rank */
     bool    tied_copy;                   /* the table of a tied head on another stage than the embedding */
     ParamShard shard;
     ParamStep  step;

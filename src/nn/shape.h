@@ -24,6 +24,19 @@ typedef struct GdnShape {
     int64_t conv;                        /* width of the depthwise convolution */
 } GdnShape;
 
+/* Rotary positions stretched to longer contexts (YaRN): slow frequencies are divided by `factor`. */
+typedef struct YarnShape {
+    double factor;                       /* 0: plain rotary positions */
+    double original;                     /* context that the frequencies were trained for */
+    double fast, slow;                   /* turns in that context: frequencies above `fast` stay, below `slow`
+                                            are divided, those between are mixed */
+    double scale;                        /* of cosines and sines */
+    double score_scale;                  /* of latent attention's scores */
+    bool   truncate;                     /* the borders of the mixture are rounded outwards */
+} YarnShape;
+
+typedef enum { ROUTER_SOFTMAX, ROUTER_SIGMOID } RouterForm;
+
 typedef struct TextShape {
     int64_t  V, D, L;                    /* vocabulary, hidden size, layers */
     int64_t  H, G, C;                    /* query heads, key/value heads, head dim */
@@ -31,6 +44,10 @@ typedef struct TextShape {
     int64_t  E, K, F;                    /* experts, experts per token, expert width; E = 0: no MoE layer */
     int64_t  shared;                     /* width of the experts that all tokens share; 0: none */
     int64_t  groups, top_groups;         /* experts of a token lie in top_groups of these; 0: anywhere */
+    RouterForm router;
+    double   route_scale;                /* of the weights of a token's experts; 0: 1 */
+    bool     router_bias;                /* its logits have a bias */
+    bool     score_bias;                 /* a bias that selects experts and is not trained by the loss */
     int64_t  dense_first, sparse_step;   /* the first are dense; of the others every sparse_step-th is MoE */
     int64_t  dense_only[128];            /* further dense layers */
     int      dense_onlys;
@@ -40,12 +57,24 @@ typedef struct TextShape {
     int64_t  mtp;                        /* layers that predict further tokens */
     ActivationId act;                    /* of feed-forwards */
     bool     qk_norm;                    /* queries and keys are normed head by head */
+    bool     qk_norm_wide;               /* … all heads of a token at once */
+    int64_t  rotary;                     /* components of a head that rotate, the first ones; 0: all */
+    YarnShape yarn;
+    bool     sinks;                      /* a score of each head that has no value */
+    bool     zero_centred;               /* norms of rows and heads multiply by 1 + their weight */
     bool     gated;                      /* the attention output and the shared expert have a gate */
     bool     renorm, bias, tied;
+    bool     no_o_bias;                  /* `bias` is of q, k and v alone */
     double   eps, theta, init_std, aux_coef;
     int64_t  mrope[3];                   /* frequencies per axis (time, row, column); 0 0 0: plain RoPE */
     int64_t  pad_id;                     /* embedding row without gradient, or -1 */
 } TextShape;
+
+/* Width of the rotation: of the table of cosines and sines. */
+static inline int64_t shape_rotary(const TextShape *t)
+{
+    return t->mla.kv_rank ? t->mla.rope : t->rotary ? t->rotary : t->C;
+}
 
 typedef struct VisionShape {
     int64_t depth, D, I, H;              /* blocks, hidden size, FFN width, heads; depth 0: no tower */

@@ -2,9 +2,10 @@
  *
  *   o[t,h,:] = sum over keys j of exp(scale q[t,h,:].k[j,g,:] - lse[h,t]) v[j,g,:],    g = h / (Hq / Hkv)
  *
- * q, o (T, Hq, C) and k, v (S, Hkv, C) are views with any stride between rows and between heads; lse and
- * delta (Hq, T) are f32. The keys of row t are the rows of its segment, under seg.causal those up to t
- * itself. Rows outside all segments (before starts[0], from starts[n] on) get o = 0, lse = 0, zero gradients.
+ * q (T, Hq, C), k (S, Hkv, C), v (S, Hkv, Cv) and o (T, Hq, Cv), Cv <= C, are views with any stride between
+ * rows and between heads; lse and delta (Hq, T) are f32. The keys of row t are the rows of its segment, under
+ * seg.causal those up to t itself, with seg.window the last `window` of these. Rows outside all segments
+ * (before starts[0], from starts[n] on) get o = 0, lse = 0, zero gradients.
  *
  * S = T unless seg.kv_starts gives the rows of the keys: a segment's queries are then the last rows of a
  * longer sequence (in a KV cache, or gathered from other ranks). Then query j of nq sees, under seg.causal,
@@ -41,8 +42,9 @@ static bool borders_fit(Tensor x, int64_t n) { return x.dtype == I32 && x.n[0] =
 static bool shapes_fit(Tensor q, Tensor k, Tensor v, Segments seg)
 {
     int64_t T = q.n[0], S = k.n[0], H = q.n[1], G = k.n[1], C = q.n[2];
-    return heads_fit(q, T, H, C) && heads_fit(k, S, G, C) && heads_fit(v, S, G, C) && G > 0 && H % G == 0 &&
-           H / G <= ROWS && C >= 1 && C <= MAX_C && T < INT_MAX / 2 && S < INT_MAX / 2 &&
+    return heads_fit(q, T, H, C) && heads_fit(k, S, G, C) && heads_fit(v, S, G, v.n[2]) && v.n[2] <= C &&
+           (!seg.window || (seg.causal && seg.window > 0)) && G > 0 && H % G == 0 && H / G <= ROWS &&
+               C >= 1 && C <= MAX_C && T < INT_MAX / 2 && S < INT_MAX / 2 &&
            borders_fit(seg.starts, seg.n + 1) && (t_has(seg.kv_starts) || (S == T && !t_has(seg.kv_used))) &&
            (!t_has(seg.kv_starts) || borders_fit(seg.kv_starts, seg.n + 1)) &&
            (!t_has(seg.kv_used) || borders_fit(seg.kv_used, seg.n));
@@ -52,13 +54,13 @@ Cost attention_fwd_cost(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, T
                         float scale)
 {
     int64_t T = q.n[0], H = q.n[1], C = q.n[2];
-    REQUIRE(shapes_fit(q, k, v, seg) && heads_fit(o, T, H, C) && stat_fits(lse, H, T),
+    REQUIRE(shapes_fit(q, k, v, seg) && heads_fit(o, T, H, v.n[2]) && stat_fits(lse, H, T),
             "attention_fwd: o%s lse%s q%s k%s v%s starts%s", t_fmt(o), t_fmt(lse), t_fmt(q), t_fmt(k),
             t_fmt(v), t_fmt(seg.starts));
     int64_t keys = t_has(seg.kv_starts) ? seg.keys : T;
-    int64_t size = (int64_t)(dtype_size((DType)k.dtype) + dtype_size((DType)v.dtype));
-    return (Cost){ .flops = 4.0 * (double)(H * C) * seg.pairs,
-                   .rd    = t_bytes(q) + keys * k.n[1] * C * size,
+    int64_t size = C * (int64_t)dtype_size((DType)k.dtype) + v.n[2] * (int64_t)dtype_size((DType)v.dtype);
+    return (Cost){ .flops = 2.0 * (double)(H * (C + v.n[2])) * seg.pairs,
+                   .rd    = t_bytes(q) + keys * k.n[1] * size,
                    .wr    = t_bytes(o) + t_bytes(lse) };
 }
 
@@ -88,12 +90,12 @@ Cost attention_bwd_cost(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor del
     int64_t T = q.n[0], S = k.n[0], H = q.n[1], G = k.n[1], C = q.n[2];
     REQUIRE(shapes_fit(q, k, v, seg), "attention_bwd: q%s k%s v%s starts%s", t_fmt(q), t_fmt(k), t_fmt(v),
             t_fmt(seg.starts));
-    REQUIRE(heads_fit(dq, T, H, C) && heads_fit(dk, S, G, C) && heads_fit(dv, S, G, C) &&
-            heads_fit(dout, T, H, C) && heads_fit(o, T, H, C) && stat_fits(lse, H, T) &&
+    REQUIRE(heads_fit(dq, T, H, C) && heads_fit(dk, S, G, C) && heads_fit(dv, S, G, v.n[2]) &&
+            heads_fit(dout, T, H, v.n[2]) && heads_fit(o, T, H, v.n[2]) && stat_fits(lse, H, T) &&
             stat_fits(delta, H, T),
             "attention_bwd: dq%s dk%s dv%s delta%s dout%s o%s lse%s of q%s", t_fmt(dq), t_fmt(dk), t_fmt(dv),
             t_fmt(delta), t_fmt(dout), t_fmt(o), t_fmt(lse), t_fmt(q));
-    return (Cost){ .flops = 8.0 * (double)(H * C) * seg.pairs,
+    return (Cost){ .flops = 4.0 * (double)(H * (C + v.n[2])) * seg.pairs,
                    .extra = 2.0 * (double)(H * C) * seg.pairs,
                    .rd    = t_bytes(q) + t_bytes(k) + t_bytes(v) + t_bytes(dout) + t_bytes(o) + t_bytes(lse),
                    .wr    = t_bytes(dq) + t_bytes(dk) + t_bytes(dv),
@@ -131,10 +133,28 @@ static void zero_rows(Tensor t, int64_t from, int64_t to)
 /* Queries per task: as many as stack to ROWS. */
 static int32_t query_rows(int64_t group) { return (int32_t)(ROWS / group); }
 
+typedef struct Mask { bool causal; int64_t window; } Mask;
+
+static Mask mask_of(Segments seg) { return (Mask){ seg.causal, seg.window }; }
+
 /* Columns of a row of scores that attend: keys k0 .. of query t up to itself. */
 INLINE int64_t visible(int64_t cols, bool causal, int64_t t, int64_t k0)
 {
     return !causal || t - k0 >= cols ? cols : t < k0 ? 0 : t - k0 + 1;
+}
+
+/* The first of these columns: the window of query t ends with t itself. */
+INLINE int64_t window_from(int64_t seen, int64_t window, int64_t t, int64_t k0)
+{
+    int64_t from = window ? t - window + 1 - k0 : 0;
+    return from < 0 ? 0 : from < seen ? from : seen;
+}
+
+/* The first tile of keys from k0 on that query t or a later one sees. */
+INLINE int64_t first_tile(int64_t k0, int64_t window, int64_t t)
+{
+    int64_t skip = window ? t - window + 1 - k0 : 0;
+    return skip > 0 ? k0 + skip / BK * BK : k0;
 }
 
 /* Work lists live in the shared workspace, longest segments first so that dynamic scheduling ends evenly.
@@ -157,17 +177,19 @@ static void add_task(Backend *be, int64_t *count, Task t)
 /* Turns scores s into exp(s - max), masked ones into 0, and rescales max, sum and the output o so far. Row r
  * is of head r / n and sees keys up to q0 + r % n. */
 HOT static void softmax_tile(float *s, float *max, float *sum, float *o, int64_t rows, int64_t n,
-                             int64_t cols, int64_t W, bool causal, int64_t q0, int64_t k0)
+                             int64_t cols, int64_t W, Mask mask, int64_t q0, int64_t k0)
 {
     for (int64_t r = 0; r < rows; r++, s += BK, o += W) {
-        int64_t seen = visible(cols, causal, q0 + r % n, k0);
+        int64_t seen = visible(cols, mask.causal, q0 + r % n, k0);
+        int64_t from = window_from(seen, mask.window, q0 + r % n, k0);
         float   top = max[r], total = 0.0f;
         #pragma omp simd reduction(max : top)
-        for (int64_t c = 0; c < seen; c++) top = s[c] > top ? s[c] : top;
+        for (int64_t c = from; c < seen; c++) top = s[c] > top ? s[c] : top;
         #pragma omp simd reduction(+ : total)
-        for (int64_t c = 0; c < seen; c++) total += s[c] = fast_exp(s[c] - top);
+        for (int64_t c = from; c < seen; c++) total += s[c] = fast_exp(s[c] - top);
+        for (int64_t c = 0; c < from; c++) s[c] = 0.0f;
         for (int64_t c = seen; c < cols; c++) s[c] = 0.0f;
-        if (seen == 0 || top == max[r]) { sum[r] += total; continue; }
+        if (seen == from || top == max[r]) { sum[r] += total; continue; }
         float fade = fast_exp(max[r] - top);
         for (int64_t c = 0; c < W; c++) o[c] *= fade;
         sum[r] = sum[r] * fade + total, max[r] = top;
@@ -175,25 +197,26 @@ HOT static void softmax_tile(float *s, float *max, float *sum, float *o, int64_t
 }
 
 static void fwd_task(float *ws, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Task t, int64_t g,
-                     bool causal, float scale)
+                     Mask mask, float scale)
 {
-    int64_t C = q.n[2], W = tile_cols(C), n = t.q1 - t.q0, group = q.n[1] / k.n[1], rows = n * group;
+    int64_t C = q.n[2], Cv = v.n[2], W = tile_cols(C), n = t.q1 - t.q0, group = q.n[1] / k.n[1],
+        rows = n * group;
     int64_t h0 = g * group;
     float  *S = ws, *Q = S + ROWS * BK, *O = Q + ROWS * W, *KT = O + ROWS * W, *V = KT + BK * W;
     float   max[ROWS], sum[ROWS] = { 0 };
     for (int64_t j = 0; j < group; j++) tile_read(Q + j * n * W, W, head_rows(q, h0 + j, t.q0, n), scale);
     for (int64_t r = 0; r < rows; r++) max[r] = -INFINITY;
     memset(O, 0, (size_t)(rows * W) * sizeof *O);
-    for (int64_t k0 = t.k0; k0 < t.k1; k0 += BK) {
+    for (int64_t k0 = first_tile(t.k0, mask.window, t.q0 + t.ahead); k0 < t.k1; k0 += BK) {
         int64_t cols = min_i64(BK, t.k1 - k0);
         tile_transpose(KT, BK, head_rows(k, g, k0, cols));
         tile_read(V, W, head_rows(v, g, k0, cols), 1.0f);
         tile_mul(false, S, BK, Q, W, 1, KT, BK, rows, cols, C);
-        softmax_tile(S, max, sum, O, rows, n, cols, W, causal, t.q0 + t.ahead, k0);
-        tile_mul(true, O, W, S, BK, 1, V, W, rows, C, cols);
+        softmax_tile(S, max, sum, O, rows, n, cols, W, mask, t.q0 + t.ahead, k0);
+        tile_mul(true, O, W, S, BK, 1, V, W, rows, Cv, cols);
     }
     for (int64_t r = 0; r < rows; r++) {
-        for (int64_t c = 0; c < C; c++) O[r * W + c] /= sum[r];
+        for (int64_t c = 0; c < Cv; c++) O[r * W + c] /= sum[r];
         ((float *)row_ptr(lse, h0 + r / n))[t.q0 + r % n] = max[r] + logf(sum[r]);
     }
     for (int64_t j = 0; j < group; j++) head_write(o, h0 + j, t.q0, O + j * n * W, W, n);
@@ -257,7 +280,7 @@ void cpu_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Te
     #pragma omp parallel for schedule(dynamic) if (seg.pairs * (double)(H * q.n[2]) > SMALL)
     for (int64_t i = 0; i < count * G; i++) {
         activity_mark();
-        fwd_task(cpu_own(be), o, lse, q, k, v, tasks[i / G], i % G, seg.causal, scale);
+        fwd_task(cpu_own(be), o, lse, q, k, v, tasks[i / G], i % G, mask_of(seg), scale);
     }
 }
 
@@ -279,11 +302,13 @@ HOT static void delta_rows(Tensor delta, Tensor dout, Tensor o, int64_t t)
 /* Scores s and products ds = dout.v become probabilities and gradients of the unscaled scores; the padding of
  * the columns becomes 0, because its rows in dk and dv belong to other keys. */
 HOT static void gradient_tile(float *s, float *ds, const float *lse, const float *delta, int64_t rows,
-                              int64_t n, int64_t cols, bool causal, int64_t q0, int64_t k0)
+                              int64_t n, int64_t cols, Mask mask, int64_t q0, int64_t k0)
 {
     for (int64_t r = 0; r < rows; r++, s += BK, ds += BK) {
-        int64_t seen = visible(cols, causal, q0 + r % n, k0);
-        for (int64_t c = 0; c < seen; c++) {
+        int64_t seen = visible(cols, mask.causal, q0 + r % n, k0);
+        int64_t from = window_from(seen, mask.window, q0 + r % n, k0);
+        for (int64_t c = 0; c < from; c++) s[c] = ds[c] = 0.0f;
+        for (int64_t c = from; c < seen; c++) {
             s[c]  = fast_exp(s[c] - lse[r]);
             ds[c] = s[c] * (ds[c] - delta[r]);
         }
@@ -310,13 +335,13 @@ static Tiles tiles_of(float *ws, int64_t W, int64_t keys)
  * none; dq gets it at last. */
 static void bwd_rows(const Tiles *m, const Grads *x, Task t, int64_t g, Span q, int64_t end, int64_t ahead)
 {
-    int64_t C = x->q.n[2], W = tile_cols(C), group = x->q.n[1] / x->k.n[1], h0 = g * group;
+    int64_t C = x->q.n[2], Cv = x->v.n[2], W = tile_cols(C), group = x->q.n[1] / x->k.n[1], h0 = g * group;
     int64_t step = query_rows(group);
-    bool    causal = x->seg.causal;
+    Mask    mask = mask_of(x->seg);
     float   lse[ROWS], delta[ROWS];
     for (int64_t q0 = q.from; q0 < q.to; q0 += step) {
         int64_t n = min_i64(step, q.to - q0), rows = n * group;
-        int64_t last = causal ? min_i64(end, q0 + n + ahead) : end;
+        int64_t last = mask.causal ? min_i64(end, q0 + n + ahead) : end;
         for (int64_t j = 0; j < group; j++) {
             tile_read(m->Q + j * n * W, W, head_rows(x->q, h0 + j, q0, n), x->scale);
             tile_read(m->dO + j * n * W, W, head_rows(x->dout, h0 + j, q0, n), 1.0f);
@@ -324,14 +349,14 @@ static void bwd_rows(const Tiles *m, const Grads *x, Task t, int64_t g, Span q, 
             memcpy(delta + j * n, (float *)row_ptr(x->delta, h0 + j) + q0, (size_t)n * sizeof *delta);
         }
         if (t.dq) memset(m->dQ, 0, (size_t)(rows * W) * sizeof *m->dQ);
-        for (int64_t k0 = t.k0; k0 < last; k0 += BK) {
+        for (int64_t k0 = first_tile(t.k0, mask.window, q0 + ahead); k0 < last; k0 += BK) {
             int64_t cols = min_i64(BK, last - k0), at = (k0 - t.k0) * W;
             tile_transpose(m->KT, BK, head_rows(x->k, g, k0, cols));
             tile_transpose(m->VT, BK, head_rows(x->v, g, k0, cols));
             tile_mul(false, m->S, BK, m->Q, W, 1, m->KT, BK, rows, cols, C);
-            tile_mul(false, m->dS, BK, m->dO, W, 1, m->VT, BK, rows, cols, C);
-            gradient_tile(m->S, m->dS, lse, delta, rows, n, cols, causal, q0 + ahead, k0);
-            if (t.dkv) tile_mul(true, m->dV + at, W, m->S, 1, BK, m->dO, W, cols, C, rows);
+            tile_mul(false, m->dS, BK, m->dO, W, 1, m->VT, BK, rows, cols, Cv);
+            gradient_tile(m->S, m->dS, lse, delta, rows, n, cols, mask, q0 + ahead, k0);
+            if (t.dkv) tile_mul(true, m->dV + at, W, m->S, 1, BK, m->dO, W, cols, Cv, rows);
             if (t.dkv) tile_mul(true, m->dK + at, W, m->dS, 1, BK, m->Q, W, cols, C, rows);
             if (!t.dq) continue;
             tile_read(m->K, W, head_rows(x->k, g, k0, cols), 1.0f);

@@ -40,10 +40,13 @@ static void add_segments(Backend *be, Segments s)
     double L = (double)s.longest, each = s.causal ? L * (L + 1) / 2 : L * L;
     add_tensor(be, s.starts), add_tensor(be, s.kv_starts), add_tensor(be, s.kv_used);
     add_word(be, s.n), add_word(be, s.longest), add_word(be, s.causal), add_word(be, s.keys);
+    add_word(be, s.window);
     add_word(be, s.pairs == (double)s.n * each);
 }
 
 static void add_factor(Backend *be, Factor f) { add_pointer(be, f.at), add_real(be, (double)f.value); }
+
+static void add_groups(Backend *be, RouterGroups g) { add_word(be, g.groups), add_word(be, g.top); }
 
 static void add_dropout(Backend *be, Dropout d)
 {
@@ -83,7 +86,7 @@ static void add_slice(Backend *be, WeightSlice s)
     _Generic((x), Tensor: add_tensor, Segments: add_segments, Factor: add_factor, Dropout: add_dropout,   \
              LoraTerm: add_lora, AdamW: add_adamw, StepLimits: add_limits, const Addends *: add_addends,  \
              const PeerGroup *: add_pointer, WeightSlice: add_slice, float: add_real, double: add_real,   \
-             default: add_word)(be, x);
+             RouterGroups: add_groups, default: add_word)(be, x);
 
 /* ---- calls ---- */
 

@@ -62,6 +62,7 @@ typedef struct Segments {
     int64_t n, longest;
     double  pairs;
     bool    causal;
+    int64_t window;           /* causal: a query sees this many keys at most, itself the last; 0: all */
     Tensor  kv_starts;       /* (n + 1) i32 or absent: keys are rows kv_starts[i] .. kv_starts[i+1] - 1 */
     Tensor  kv_used;          /* (n) i32 or absent: the first kv_used[i] of these rows are filled */
     int64_t keys;             /* total rows of keys, with kv_starts */
@@ -78,6 +79,9 @@ enum { ATTENTION_DOCS = 64 };
 /* Its workspace: f32 sums of dq, with cuDNN also full heads of dk and dv, or a matrix dP where results must
  * repeat (ops/cuda/attention_cudnn.cu, attention_vision_fused.cu). */
 int64_t attention_bwd_workspace(const AttentionWork *w);
+
+/* Experts in groups of neighbours, of which a token's experts lie in `top`; groups 0 or 1: anywhere. */
+typedef struct RouterGroups { int groups, top; } RouterGroups;
 
 /* Dense f32 tensors whose squares one call sums, and the cell that each tensor's own sum goes to. The list is
  * a kernel argument, which limits its length. */

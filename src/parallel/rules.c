@@ -238,6 +238,8 @@ RuleInput rules_input(const Config *c, const ModelShape *s, int world, int per_n
         .count_embedding = p->count_embedding, .count_loss = p->count_loss,
         .layers = t->L, .heads = t->H, .kv_heads = t->G, .ffn = shape_sparse_layers(t) < t->L ? t->I : 0,
         .experts = t->E, .per_token = t->K, .expert_ffn = t->F, .renorm = t->renorm,
+        .shared = t->shared, .latent = t->mla.kv_rank > 0, .linear = t->gdn.every > 0,
+        .wide_norm = t->qk_norm_wide,
         .micro_tokens = c->train.micro_tokens, .global_tokens = c->train.global_tokens,
         .dispatcher = c->moe.dispatcher, .capacity_factor = c->moe.capacity_factor,
         .domain = c->moe.ranks_per_domain, .pad_to_capacity = c->moe.pad_to_capacity,

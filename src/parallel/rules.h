@@ -29,6 +29,9 @@ typedef struct RuleInput {
     long long   ffn;                             /* width of dense FFN layers; 0: the model has none */
     long long   experts, per_token, expert_ffn;
     bool        renorm;
+    long long   shared;                          /* width of shared experts; 0: none */
+    bool        latent, linear;                  /* some attention is latent (MLA), or a gated delta net */
+    bool        wide_norm;                       /* one norm of all heads of queries, one of keys */
 
     long long   micro_tokens, global_tokens;
     const char *dispatcher;

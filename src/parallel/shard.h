@@ -76,6 +76,7 @@ typedef struct ShardBucket {
     GroupId sums;
     bool    frozen;
     bool    coded;                       /* its weights are used in 8 bits alone (shard_codes.c) */
+    bool    buffers;                     /* frozen, f32, whole on every rank (Param.buffer) */
     int     level;
     Comm   *sum_comm, *shard_comm, *copy_comm;   /* all that sum; whose slices make the bucket; same slice */
     int64_t elems, slice, at;            /* elements; elements of a slice; where this rank's slice begins */

@@ -26,7 +26,15 @@ static bool is_matrix_product(const ShardConf *c, const Param *p)
 static int level_of(const ShardConf *c, const ShardBucket *b)
 {
     if (comm_size(b->shard_comm) == 1) return 0;
-    return b->frozen && c->zero < 3 ? 0 : c->zero;
+    return b->frozen && (c->zero < 3 || b->buffers) ? 0 : c->zero;
+}
+
+/* What a bucket holds: weights that train, frozen ones, or buffers, which are f32. */
+typedef enum { HOLDS_TRAINED, HOLDS_FROZEN, HOLDS_BUFFERS, HOLDS_N } Holds;
+
+static Holds holds_of(const Param *p)
+{
+    return p->buffer ? HOLDS_BUFFERS : p->frozen ? HOLDS_FROZEN : HOLDS_TRAINED;
 }
 
 static void set_comms(ShardBucket *b, const Mesh *mesh, const SumGroup *of)
@@ -38,18 +46,19 @@ static void set_comms(ShardBucket *b, const Mesh *mesh, const SumGroup *of)
 }
 
 /* Adds the bucket of the parameters of a unit that are summed over one group, if there are any. */
-static void add_bucket(Shard *s, int unit, const SumGroup *of, bool frozen, bool coded)
+static void add_bucket(Shard *s, int unit, const SumGroup *of, Holds holds, bool coded)
 {
     const ShardConf *c = &s->conf;
     int64_t grid = ARENA_ALIGN / (int64_t)dtype_size(c->dtype);      /* aligned for both dtypes */
-    ShardBucket b = { .unit = unit, .sums = of->sums, .frozen = frozen, .coded = coded };
+    ShardBucket b = { .unit = unit, .sums = of->sums, .frozen = holds != HOLDS_TRAINED,
+                      .buffers = holds == HOLDS_BUFFERS, .coded = coded };
     bool tied = false;
     set_comms(&b, c->params->mesh, of);
     b.level = level_of(c, &b);
     if (s->buckets) b.first = s->bucket[s->buckets - 1].first + s->bucket[s->buckets - 1].n;
     for (int i = 0; i < c->params->n; i++) {
         Param *p = c->params->p[i];
-        if (p->unit != unit || p->grad_group != of->sums || p->frozen != frozen) continue;
+        if (p->unit != unit || p->grad_group != of->sums || holds_of(p) != holds) continue;
         if (codes_replace(c, p, b.level) != coded) continue;
         s->item[b.first + b.n++] = (ShardItem){ p, b.elems, is_matrix_product(c, p) };
         b.elems += round_up(param_local(p), grid);
@@ -71,8 +80,8 @@ static void make_buckets(Shard *s)
 {
     for (int u = 0; u < s->units; u++) {
         s->unit[u] = (ShardUnit){ .first = s->buckets, .shape = -1, .held = -1, .slot = -1 };
-        for (int kind = 0; kind < 4; kind++)
-            for (int g = 0; g < SUM_GROUPS; g++) add_bucket(s, u, &sum_groups[g], kind / 2, kind % 2);
+        for (int kind = 0; kind < 2 * HOLDS_N; kind++)
+            for (int g = 0; g < SUM_GROUPS; g++) add_bucket(s, u, &sum_groups[g], (Holds)(kind / 2), kind % 2);
         s->unit[u].n = s->buckets - s->unit[u].first;
     }
 }
@@ -96,8 +105,8 @@ static bool same_kind(const Shard *s, int u, int v)
     if (s->unit[u].n != s->unit[v].n) return false;
     const ShardBucket *a = buckets_of(s, u), *b = buckets_of(s, v);
     for (int i = 0; i < s->unit[u].n; i++)
-        if (a[i].sums != b[i].sums || a[i].frozen != b[i].frozen || a[i].level != b[i].level ||
-            a[i].elems != b[i].elems || a[i].coded != b[i].coded)
+        if (a[i].sums != b[i].sums || a[i].frozen != b[i].frozen || a[i].buffers != b[i].buffers ||
+            a[i].level != b[i].level || a[i].elems != b[i].elems || a[i].coded != b[i].coded)
             return false;
     return true;
 }
@@ -236,6 +245,8 @@ size_t arena_bytes(int64_t n, DType d)
     return (b + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
 }
 
+static DType weights_dtype(const Shard *s, const ShardBucket *b) { return b->buffers ? F32 : s->conf.dtype; }
+
 static bool owns_weight_buffer(const Shard *s, int u)
 {
     for (int i = 0; i < s->weight_buffers; i++)
@@ -254,9 +265,9 @@ static int slot_owner(const Shard *s, int u)
 ShardSizes shard_sizes(const Shard *s)
 {
     ShardSizes z = { 0 };
-    DType d = s->conf.dtype;
     EACH_BUCKET(b, s) {
         Needs n = needs_of(b);
+        DType d = weights_dtype(s, b);
         bool ring = s->unit[b->unit].slot >= 0 && slot_owner(s, b->unit) == b->unit;
         z.param += n.w ? arena_bytes(b->elems, d) : n.own_w ? arena_bytes(b->slice, d) : 0;
         z.grad  += n.g ? arena_bytes(b->elems, F32) : n.own_g ? arena_bytes(b->slice, F32) : 0;
@@ -274,7 +285,7 @@ static void bind_bucket(Shard *s, ShardBucket *b, Arena *param, Arena *grad)
 {
     const char *label = label_of(s, b);
     Needs n = needs_of(b);
-    if (n.w)     b->w     = t1(param, label, s->conf.dtype, b->elems);
+    if (n.w)     b->w     = t1(param, label, weights_dtype(s, b), b->elems);
     if (n.g)     b->g     = t1(grad, label, F32, b->elems);
     if (n.own_w) b->own_w = t1(param, label, s->conf.dtype, b->slice);
     if (n.own_g) b->own_g = t1(grad, label, F32, b->slice);

@@ -88,7 +88,8 @@ void space_rules(RuleInput *x, const SearchAsk *a)
                       .ep = 1, .etp = 1, .zero = 1, .replicas = 1, .cp_comm = "p2p", .layout = "",
                       .layers = m->L, .heads = m->H, .kv_heads = m->G,
                       .ffn = m->E && !m->dense_first ? 0 : m->I, .experts = m->E, .per_token = m->K,
-                      .expert_ffn = m->F, .renorm = true, .micro_tokens = a->task.seq,
+                      .expert_ffn = m->F, .renorm = true, .shared = m->shared,
+                      .latent = m->mla.kv_rank > 0, .linear = m->gdn.every > 0, .micro_tokens = a->task.seq,
                       .global_tokens = a->task.seq * a->task.gbs, .dispatcher = "auto",
                       .tower = a->task.model->vision.depth > 0 };
 }

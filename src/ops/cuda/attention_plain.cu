@@ -19,7 +19,7 @@ namespace {
 /* Turns scores into exp(s - max), masked ones into 0, and rescales max, sum and the output so far. */
 template <int R, int K, int NJ>
 __device__ static void softmax_step(float (&s)[R][K], float (&o)[R][NJ], float (&top)[R], float (&sum)[R],
-                                    const int (&seen)[R], int k0)
+                                    const int (&seen)[R], int k0, const int (&from)[R])
 {
     int tx = threadIdx.x % 16;
     #pragma unroll
@@ -27,12 +27,13 @@ __device__ static void softmax_step(float (&s)[R][K], float (&o)[R][NJ], float (
         float high = -INFINITY, total = 0.0f;
         #pragma unroll
         for (int j = 0; j < K; j++)
-            if (k0 + tx + 16 * j < seen[i]) high = fmaxf(high, s[i][j]);
+            if (k0 + tx + 16 * j < seen[i] && k0 + tx + 16 * j >= from[i]) high = fmaxf(high, s[i][j]);
         high = fmaxf(half_max(high), top[i]);
         float fade = high == -INFINITY ? 1.0f : expf(top[i] - high);
         #pragma unroll
         for (int j = 0; j < K; j++) {
-            s[i][j] = k0 + tx + 16 * j < seen[i] ? expf(s[i][j] - high) : 0.0f;
+            bool on = k0 + tx + 16 * j < seen[i] && k0 + tx + 16 * j >= from[i];
+            s[i][j] = on ? expf(s[i][j] - high) : 0.0f;
             total  += s[i][j];
         }
         sum[i] = sum[i] * fade + half_sum(total), top[i] = high;
@@ -52,7 +53,7 @@ __device__ static void fwd_write(const Args &a, int i, int64_t t, int h, int par
     #pragma unroll
     for (int j = 0; j < NJ; j++) {
         int c = Columns<NJ>::at(j);
-        if (c >= a.C) continue;
+        if (c >= a.o.C) continue;
         if (a.parts > 1) a.part_o[at * a.C + c] = o[i][j];
         else             view_put(a.o, t, h, c, o[i][j] * inv);
     }
@@ -81,11 +82,12 @@ __global__ static void __launch_bounds__(256, 1) fwd_kernel(Args a)
         return h < heads && row < t.q1 ? row * a.q.row + (h0 + h) * a.q.head : -1;
     });
     float o[R][NJ], top[R], sum[R];
-    int   seen[R];
+    int   seen[R], from[R];
     #pragma unroll
     for (int i = 0; i < R; i++) {
         int row = t.q0 + (threadIdx.x / 16 + 16 * i) % a.queries;
         seen[i] = a.causal ? min(k1, row + t.ahead + 1) : k1;
+        from[i] = row + t.ahead - a.window + 1;
         top[i]  = -INFINITY, sum[i] = 0.0f;
         #pragma unroll
         for (int j = 0; j < NJ; j++) o[i][j] = 0.0f;
@@ -96,7 +98,7 @@ __global__ static void __launch_bounds__(256, 1) fwd_kernel(Args a)
         tile_load<BK, CP>(K, a.k, g, k0, k1, 1.0f);
         __syncthreads();
         tile_dot<R, KR, CP>(s, Q, K);
-        softmax_step<R, KR, NJ>(s, o, top, sum, seen, k0);
+        softmax_step<R, KR, NJ>(s, o, top, sum, seen, k0, from);
         tile_keep<R, KR>(W, s);
         __syncthreads();
         tile_load<BK, CP>(K, a.v, g, k0, k1, 1.0f);
@@ -120,9 +122,9 @@ __global__ static void __launch_bounds__(128) join_kernel(Args a)
     for (int p = 0; p < a.parts; p++) top = fmaxf(top, a.part_max[p * all + t * a.H + h]);
     for (int p = 0; p < a.parts; p++) {
         int64_t at = p * all + t * a.H + h;
-        sum += a.part_sum[at] * expf(a.part_max[at] - top);
+        sum += a.part_sum[at] * expf(a.part_max[at] - top);          /* of a part out of the window 0 */
     }
-    for (int c = threadIdx.x; c < a.C; c += 128) {
+    for (int c = threadIdx.x; c < a.o.C; c += 128) {
         float o = 0.0f;
         for (int p = 0; p < a.parts; p++) {
             int64_t at = p * all + t * a.H + h;
@@ -169,7 +171,8 @@ __global__ static void __launch_bounds__(256, 1) dq_kernel(Args a)
             #pragma unroll
             for (int j = 0; j < R; j++) {
                 int key = k0 + tx + 16 * j;
-                bool on = key < last && (!a.causal || key <= t.q0 + ty + 16 * i + t.ahead);
+                int  own = t.q0 + ty + 16 * i + t.ahead;           /* the query's own key */
+                bool on = key < last && (!a.causal || key <= own) && key > own - a.window;
                 s[i][j] = on ? expf(s[i][j] - lse[i]) * (dp[i][j] - delta[i]) : 0.0f;
             }
         tile_keep<R, R>(W, s);
@@ -253,7 +256,8 @@ __global__ static void __launch_bounds__(256, 1) dkv_kernel(Args a)
                 #pragma unroll
                 for (int j = 0; j < R; j++) {
                     int  c = tx + 16 * j, query = q0 + c, key = t.k0 + ty + 16 * i;
-                    bool on = query < end && key < seen && (!a.causal || key <= query + ahead);
+                    bool on = query < end && key < seen && (!a.causal || key <= query + ahead) &&
+                              key > query + ahead - a.window;
                     s[i][j]  = on ? expf(s[i][j] - lse[c]) : 0.0f;
                     dp[i][j] = on ? s[i][j] * (dp[i][j] - delta[c]) : 0.0f;
                 }
@@ -270,7 +274,7 @@ __global__ static void __launch_bounds__(256, 1) dkv_kernel(Args a)
             int row = t.k0 + ty + 16 * i, c = Columns<NJ>::at(j);
             if (row >= t.k1 || c >= a.C) continue;
             view_put(a.dk, row, g, c, dk[i][j]);
-            view_put(a.dv, row, g, c, dv[i][j]);
+            if (c < a.dv.C) view_put(a.dv, row, g, c, dv[i][j]);
         }
 }
 
@@ -295,6 +299,7 @@ static Args args_of(const Attn *x)
     a.T = x->q.n[0], a.S = x->k.n[0], a.n = (int)x->seg.n;
     a.H = (int)x->q.n[1], a.G = (int)x->k.n[1], a.C = (int)x->q.n[2];
     a.parts = 1, a.scale = x->scale, a.causal = x->seg.causal;
+    a.window = x->seg.window ? (int)x->seg.window : 1 << 30;
     return a;
 }
 

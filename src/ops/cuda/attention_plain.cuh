@@ -22,6 +22,8 @@ struct Args {
     float         *part_o, *part_max, *part_sum;    /* (parts, T, H, C), (parts, T, H) */
     float          scale;
     bool           causal;
+    int            window;                          /* keys that a query sees at most;
+        all where it has none */
 };
 
 __device__ static float view_get(const HeadView &t, int64_t at)

@@ -1,0 +1,222 @@
+/* tests/test_family_ops.c -- ops that families beside Qwen3 need: gates, sinks, windows and narrow values of
+ * attention, the sigmoid router. Known values, the definitions in double, finite differences. */
+#include "rowlab.h"
+
+static Tensor heads(Tensor t, int64_t H) { return t_as3(t, t.n[0], H, t.n[1] / H); }
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* ---- gates ---- */
+
+typedef struct Gate { Tensor y, x, g, res, dy, dx, dg; } Gate;
+
+static void gate_forward(Gate *c)  { op_gate_fwd(BE, c->y, c->x, c->g, c->res); }
+static double gate_loss(void *arg) { gate_forward(arg); return num_dot(((Gate *)arg)->y, ((Gate *)arg)->dy); }
+
+static void gates(void)
+{
+    DType d;
+    for EACH_FLOAT(d) for (int one = 0; one < 2; one++) {
+        int64_t T = 5, H = 3, C = 17, W = one ? 1 : C;
+        Gate c = { heads(num_poison(d, T, H * C), H), heads(num_randn(d, T, H * C), H),
+                   heads(num_randn(d, T, H * W), H), heads(num_randn(d, T, H * C), H),
+                   heads(num_randn(d, T, H * C), H), heads(num_poison(d, T, H * C), H),
+                   heads(num_poison(d, T, H * W), H) };
+        Tensor y = num_poison(F32, T, H * C);
+        gate_forward(&c);
+        for (int64_t i = 0; i < T * H * C; i++)
+            put(y, i, (float)(get(c.res, i) + sigmoid(get(c.g, one ? i / C : i)) * get(c.x, i)));
+        EXPECT_CLOSE(t_as2(c.y, T, H * C), y, tolerance(d));
+        op_gate_bwd(BE, c.dx, c.dg, c.dy, c.x, c.g);
+        if (d == F32) EXPECT_GRADIENT(gate_loss, &c, c.x, c.dx, 1e-2f, 2e-3);
+        if (d == F32) EXPECT_GRADIENT(gate_loss, &c, c.g, c.dg, 1e-2f, 2e-3);
+        Tensor dx = num_copy(t_as2(c.dx, T, H * C), d);
+        op_gate_bwd(BE, c.dy, c.dg, c.dy, c.x, c.g);                            /* dx over dy */
+        EXPECT(same_bits(t_as2(c.dy, T, H * C), dx), "in place");
+        num_clear();
+    }
+}
+
+/* ---- attention: windows, narrow values, sinks ---- */
+
+typedef struct Attend { Tensor o, lse, q, k, v, sink, dout; Segments seg; } Attend;
+
+static Attend attend_make(DType d, int64_t H, int64_t G, int64_t C, int64_t Cv, int64_t window)
+{
+    static const int32_t starts[] = { 0, 1, 40, 300 };
+    int64_t T = 300;
+    Attend a = { .q = heads(num_randn(d, T, H * C), H), .k = heads(num_randn(d, T, G * C), G),
+                 .v = heads(num_randn(d, T, G * Cv), G), .o = heads(num_poison(d, T, H * Cv), H),
+                 .lse = num_poison(F32, H, T), .sink = num_randn(F32, 1, H),
+                 .dout = heads(num_randn(d, T, H * Cv), H) };
+    a.seg = (Segments){ .starts = num_i32(4, starts), .n = 3, .longest = 260, .pairs = 34711, .causal = true,
+                        .window = window };
+    return a;
+}
+
+static void attend(Attend *a)
+{
+    op_attention_fwd(BE, a->o, a->lse, a->q, a->k, a->v, a->seg, 0.3f);
+    if (t_has(a->sink)) op_sink_fwd(BE, a->o, a->lse, a->sink);
+}
+
+static double attend_loss(void *arg) { attend(arg); return num_dot(((Attend *)arg)->o, ((Attend *)arg)->dout);
+                                       }
+
+/* One row by the definition. */
+static void attend_row(const Attend *a, int64_t t, int64_t h, int64_t from, double *o)
+{
+    int64_t H = a->q.n[1], G = a->k.n[1], C = a->q.n[2], Cv = a->v.n[2], g = h / (H / G);
+    double  sum = t_has(a->sink) ? exp(get(a->sink, h)) : 0;
+    for (int64_t c = 0; c < Cv; c++) o[c] = 0;
+    for (int64_t j = from; j <= t; j++) {
+        double s = 0;
+        for (int64_t c = 0; c < C; c++) s += get(a->q, (t * H + h) * C + c) * get(a->k, (j * G + g) * C + c);
+        s = exp(0.3f * s), sum += s;
+        for (int64_t c = 0; c < Cv; c++) o[c] += s * get(a->v, (j * G + g) * Cv + c);
+    }
+    for (int64_t c = 0; c < Cv; c++) o[c] /= sum;
+}
+
+static void attention_by_definition(void)
+{
+    static const int64_t windows[] = { 0, 1, 7, 128, 250 };
+    for (int i = 0; i < 5; i++) {
+        DType  d = floats[i % 2];
+        Attend a = attend_make(d, 4, 2, 12, i % 2 ? 12 : 7, windows[i]);
+        Tensor want = num_poison(F32, 300, 4 * a.v.n[2]);
+        const int32_t *at = a.seg.starts.data;
+        attend(&a);
+        for (int64_t t = 0; t < 300; t++)
+            for (int64_t h = 0; h < 4; h++) {
+                double  o[16];
+                int64_t begin = t < 1 ? 0 : t < 40 ? at[1] : at[2], from = windows[i] ? t - windows[i] + 1
+                    : begin;
+                attend_row(&a, t, h, from > begin ? from : begin, o);
+                for (int64_t c = 0; c < a.v.n[2]; c++) put(want, (t * 4 + h) * a.v.n[2] + c, (float)o[c]);
+            }
+        EXPECT_CLOSE(t_as2(a.o, 300, 4 * a.v.n[2]), want, d == F32 ? 1e-5 : 1e-2);
+        num_clear();
+    }
+}
+
+static void attention_gradients(void)
+{
+    for (int i = 0; i < 2; i++) {
+        Attend a = attend_make(F32, 4, 2, 12, 7, i ? 9 : 0);
+        Tensor dq = heads(num_poison(F32, 300, 48), 4), dk = heads(num_poison(F32, 300, 24), 2);
+        Tensor dv = heads(num_poison(F32, 300, 14), 2), delta = num_poison(F32, 4, 300);
+        Tensor dsink = num_zeros(F32, 1, 4);
+        attend(&a);
+        op_sink_bwd(BE, dsink, a.dout, a.o, a.lse, a.sink);
+        op_attention_bwd(BE, dq, dk, dv, delta, a.dout, a.o, a.lse, a.q, a.k, a.v, a.seg, 0.3f);
+        EXPECT_GRADIENT(attend_loss, &a, a.q, dq, 1e-2f, 5e-3);
+        EXPECT_GRADIENT(attend_loss, &a, a.k, dk, 1e-2f, 5e-3);
+        EXPECT_GRADIENT(attend_loss, &a, a.v, dv, 1e-2f, 5e-3);
+        EXPECT_GRADIENT(attend_loss, &a, a.sink, dsink, 1e-2f, 5e-3);
+        num_clear();
+    }
+}
+
+/* ---- the sigmoid router ---- */
+
+typedef struct Select {
+    Tensor z, s, idx, weight, lse, bias, g, coef;
+    RouterGroups groups;
+    bool   renorm;
+    float  scale;
+} Select;
+
+static void select_experts(Select *c)
+{
+    memcpy(c->s.data, c->z.data, (size_t)t_bytes(c->z));
+    op_log_sigmoid(BE, c->s);
+    op_router_fwd(BE, c->idx, c->weight, c->lse, c->s, true);
+    op_select_fwd(BE, c->idx, c->weight, c->s, c->bias, c->groups, c->renorm, c->scale);
+}
+
+/* The weights' part, and sum of coef s / sum s. */
+static double select_loss(void *arg)
+{
+    Select *c = arg;
+    int64_t T = c->z.n[0], E = c->z.n[1];
+    select_experts(c);
+    double loss = num_dot(c->weight, c->g);
+    for (int64_t i = 0; i < T * E; i++) loss += get(c->coef, i % E) * exp(get(c->s, i) - get(c->lse, i / E));
+    return loss;
+}
+
+static Select select_make(int64_t T, int64_t E, int64_t K)
+{
+    return (Select){ num_randn(F32, T, E), num_poison(F32, T, E), num_poison(I32, T, K),
+                     num_poison(F32, T, K),
+                     num_poison(F32, T, 1), num_randn(F32, 1, E), num_randn(F32, T, K), num_randn(F32, 1, E),
+                     { 0, 0 }, true, 2.5f };
+}
+
+static int32_t chosen(const Select *c, int64_t i) { return ((const int32_t *)c->idx.data)[i]; }
+
+/* Groups {0 1} {2 3} {4 5}; biased scores make the second expert of the middle group best, but the last two
+ * groups are kept by the sums of their two best. */
+static void router_known_values(void)
+{
+    Select c = select_make(1, 6, 2);
+    float  z[] = { 0, -20, 1, -1, 2, -2 }, b[] = { 0.4f, 0, 0, 0.5f, 0, 0 };
+    c.z = num_vals(F32, 1, 6, z), c.bias = num_vals(F32, 1, 6, b), c.groups = (RouterGroups){ 3, 2 };
+    select_experts(&c);                       /* s + b: .9 0 .731 .769 .881 .119; groups .9 1.5 1.0 */
+    double s4 = sigmoid(2), s3 = sigmoid(-1);
+    EXPECT(chosen(&c, 0) == 4 && chosen(&c, 1) == 3, "experts %d, %d", chosen(&c, 0), chosen(&c, 1));
+    EXPECT(fabs(get(c.weight, 0) - 2.5 * s4 / (s4 + s3)) < 1e-6, "weight %g", get(c.weight, 0));
+    c.renorm = false, c.groups = (RouterGroups){ 0, 0 };
+    select_experts(&c);
+    EXPECT(chosen(&c, 0) == 0 && fabs(get(c.weight, 0) - 1.25) < 1e-6, "expert %d", chosen(&c, 0));
+    for (int e = 0; e < 6; e++) put(c.bias, e, b[e] + 3);
+    c.bias = none;
+    select_experts(&c);
+    EXPECT(chosen(&c, 0) == 4 && chosen(&c, 1) == 2, "without a bias");
+    num_clear();
+}
+
+static void router_gradients(void)
+{
+    for (int i = 0; i < 4; i++) {
+        Select c = select_make(9, 12, 3);
+        Tensor d = num_poison(F32, 9, 12), d16 = num_poison(BF16, 9, 12);
+        c.renorm = i % 2, c.groups = i < 2 ? (RouterGroups){ 4, 2 } : (RouterGroups){ 0, 0 };
+        select_experts(&c);
+        op_select_bwd(BE, d, c.g, c.weight, c.idx, c.s, c.lse, c.coef, none, factor(0), c.renorm, c.scale);
+        op_select_bwd(BE, d16, c.g, c.weight, c.idx, c.s, c.lse, c.coef, none, factor(0), c.renorm, c.scale);
+        EXPECT_CLOSE(d16, d, 6e-3);
+        EXPECT_GRADIENT(select_loss, &c, c.z, d, 1e-3f, 1e-2);
+        num_clear();
+    }
+}
+
+static void router_survives_nan(void)
+{
+    Select c = select_make(3, 8, 4);
+    for (int e = 0; e < 8; e++) put(c.z, e, NAN);
+    put(c.z, 8 + 3, NAN), c.groups = (RouterGroups){ 4, 2 };
+    select_experts(&c);
+    for (int t = 0; t < 3; t++) {
+        int seen = 0;
+        for (int k = 0; k < 4; k++) {
+            int32_t e = chosen(&c, t * 4 + k);
+            EXPECT(e >= 0 && e < 8 && !(seen >> e & 1), "token %d: expert %d", t, e);
+            seen |= 1 << (e & 7);
+            EXPECT(isnan(get(c.weight, t * 4 + k)) == (t < 2), "weight of token %d", t);
+        }
+    }
+    num_clear();
+}
+
+int main(void)
+{
+    rowlab_open();
+    RUN(gates);
+    RUN(attention_by_definition);
+    RUN(attention_gradients);
+    RUN(router_known_values);
+    RUN(router_gradients);
+    RUN(router_survives_nan);
+    return lab_report();
+}
