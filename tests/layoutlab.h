@@ -37,6 +37,10 @@ static const char *const family_text[] = {
     " \"n_routed_experts\": 8, \"n_shared_experts\": 2, \"first_k_dense_replace\": 1,"
     " \"attention_bias\": true, \"routed_scaling_factor\": 2.5, \"use_qk_norm\": true}",
     "{\"model_type\": \"mixtral\", " FAMILY_TEXT "\"intermediate_size\": 16, \"num_local_experts\": 8}",
+    "{\"model_type\": \"deepseek_v3\", " FAMILY_TEXT "\"intermediate_size\": 32,"
+    " \"moe_intermediate_size\": 16, \"n_routed_experts\": 8, \"n_shared_experts\": 2,"
+    " \"first_k_dense_replace\": 1, \"n_group\": 4, \"topk_group\": 2, \"q_lora_rank\": 12,"
+    " \"kv_lora_rank\": 10, \"qk_nope_head_dim\": 6, \"qk_rope_head_dim\": 4, \"v_head_dim\": 5}",
     "{\"model_type\": \"olmoe\", " FAMILY_TEXT "\"intermediate_size\": 16, \"num_experts\": 8}",
 };
 enum { FAMILY_TEXTS = sizeof family_text / sizeof *family_text };
@@ -333,7 +337,9 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
                           .layers = t->L, .heads = t->H, .kv_heads = t->G, .experts = t->E,
                           .ffn = shape_sparse_layers(t) < t->L ? t->I : 0,
                           .per_token = t->K, .expert_ffn = t->F, .renorm = t->renorm, .shared = t->shared,
-                          .wide_norm = t->qk_norm_wide, .micro_tokens = budget.tokens,
+                          .wide_norm = t->qk_norm_wide, .latent = t->mla.kv_rank > 0,
+                          .uncut_attention = t->mla.kv_rank ? "latent attention" : NULL,
+                          .micro_tokens = budget.tokens,
                           .global_tokens = budget.tokens * MICROS,
                           .dispatcher = dispatcher_rows[rng_below(seed, 7, k + 13, DISPATCHER_COUNT)].name,
                           .layout = "",

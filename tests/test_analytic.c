@@ -61,7 +61,7 @@ static void rows_are_the_presets(void)
         json_decref(hf);
         built++;
     }
-    EXPECT(built == 11, "%d rows can be built", built);
+    EXPECT(built == 13, "%d rows can be built", built);
 }
 
 static void names_are_understood(void)
@@ -124,7 +124,7 @@ static void layers_have_their_bytes(void)
     analytic_layer(&b, &d, &one, mla);
     near("output of the experts", b.fc2 / 1e6, 470, 2e-3);
     analytic_layer(&b, &l, &two, mla);
-    near("a layer of Moonlight", analytic_layer_kept(&b, &l, 0) / 1e6, 274.5, 1e-3);
+    near("a layer of Moonlight", analytic_layer_kept(&b, &l, 0) / 1e6, 270.0, 1e-3);   /* latents by rows */
 }
 
 /* Without exchange buffers and context, as the reference is. */

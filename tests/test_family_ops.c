@@ -117,6 +117,41 @@ static void attention_gradients(void)
     }
 }
 
+/* ---- rotation ---- */
+
+typedef struct Turn { Tensor y, x, cs, dy; bool pairs; } Turn;
+
+static double turn_loss(void *arg)
+{
+    Turn *c = arg;
+    op_turn_fwd(BE, c->y, c->x, c->cs, c->pairs);
+    return num_dot(c->y, c->dy);
+}
+
+static void turns(void)
+{
+    for (int i = 0; i < 8; i++) {
+        int64_t T = 3, H = 4, R = 6, Hx = i & 1 ? 1 : H;
+        DType   d = i & 4 ? BF16 : F32;
+        Turn    c = { heads(num_poison(d, T, H * R), H), heads(num_randn(d, T, Hx * R), Hx),
+                      num_randn(F32, T, R),
+                      heads(num_randn(d, T, H * R), H), i & 2 };
+        Tensor  want = num_poison(F32, T, H * R), dx = heads(num_poison(F32, T, Hx * R), Hx);
+        op_turn_fwd(BE, c.y, c.x, c.cs, c.pairs);
+        for (int64_t k = 0; k < T * H * R / 2; k++) {
+            int64_t r = k / (R / 2), j = k % (R / 2), t = r / H, p = c.pairs ? 2 * j : j;
+            int64_t q = c.pairs ? 2 * j + 1 : R / 2 + j, from = (Hx == H ? r : t) * R;
+            double  cos = get(c.cs, t * R + j), sin = get(c.cs, t * R + R / 2 + j);
+            put(want, r * R + p, (float)(get(c.x, from + p) * cos - get(c.x, from + q) * sin));
+            put(want, r * R + q, (float)(get(c.x, from + q) * cos + get(c.x, from + p) * sin));
+        }
+        EXPECT_CLOSE(t_as2(c.y, T, H * R), want, tolerance(d));
+        op_turn_bwd(BE, dx, c.dy, c.cs, c.pairs);
+        if (d == F32) EXPECT_GRADIENT(turn_loss, &c, c.x, dx, 1e-2f, 2e-3);
+        num_clear();
+    }
+}
+
 /* ---- the sigmoid router ---- */
 
 typedef struct Select {
@@ -215,6 +250,7 @@ int main(void)
     RUN(gates);
     RUN(attention_by_definition);
     RUN(attention_gradients);
+    RUN(turns);
     RUN(router_known_values);
     RUN(router_gradients);
     RUN(router_survives_nan);

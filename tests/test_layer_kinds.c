@@ -17,12 +17,23 @@ typedef struct Case { ModelShape shape; int tp; int64_t T; LoraConf lora; char t
 static const char *const targets[] = { "all-linear", "o_proj", "[qv]_proj", "experts",
                                        "layers.1.self_attn.q_proj" };
 
-static void draw_lora(LoraConf *c)
+static const char *const latent_targets[] = { "all-linear", "o_proj", "kv_b_proj", "experts",
+                                              "kv_a_proj_with_mqa" };
+
+static void draw_lora(LoraConf *c, bool latent)
 {
     static const char *word;
     static WordList    target;
-    word = targets[below(17, 5)], target = (WordList){ &word, 1 };
+    word = (latent ? latent_targets : targets)[below(17, 5)], target = (WordList){ &word, 1 };
     *c = (LoraConf){ .rank = 2 + below(18, 6), .alpha = 8, .target = &target };
+}
+
+static void draw_latent(TextShape *t)
+{
+    t->mla = (MlaShape){ .q_rank = below(35, 2) * 12, .kv_rank = 8 + below(36, 9), .nope = 4 + below(37, 5),
+                         .rope = 2 + 2 * below(38, 3), .v = 3 + below(39, 4), .pairs = below(40, 2) };
+    t->C = t->mla.v, t->G = t->H, t->rotary = t->window = 0;
+    t->gated = t->qk_norm = t->qk_norm_wide = t->sinks = false, t->no_o_bias = false;
 }
 
 /* What families other than Qwen3 have. */
@@ -38,8 +49,9 @@ static void draw_options(Case *x)
     t->router = below(28, 2) ? ROUTER_SIGMOID : ROUTER_SOFTMAX, t->router_bias = below(29, 3) == 0;
     t->score_bias = t->router == ROUTER_SIGMOID && below(30, 2);
     t->gated = below(31, 3) == 0;
-    if (t->gated) x->shape.names = &gated;
     if (below(32, 4) == 0) t->window = 16 << below(33, 3);
+    if (below(34, 3) == 0) draw_latent(t);
+    if (t->gated) x->shape.names = &gated;
 }
 
 /* A text model whose heads and widths tp divides; some layers are dense. */
@@ -57,7 +69,7 @@ static void draw(Case *x)
     t->E = 2 + below(10, 6), t->K = 1 + below(11, 2), t->bias = below(12, 2), t->tied = below(13, 3) == 0;
     t->sparse_step = 1 + below(14, 2), t->dense_first = below(15, 3);
     draw_options(x);
-    if (below(16, 2) && t->L > 1 && shape_sparse_layers(t)) draw_lora(&x->lora);
+    if (below(16, 2) && t->L > 1 && shape_sparse_layers(t)) draw_lora(&x->lora, t->mla.kv_rank);
     snprintf(x->text, sizeof x->text, "seed %llu: tp %d, T %d, L %d, D %d, H %d, G %d, C %d, I %d, E %d, "
              "K %d, F %d%s%s", (unsigned long long)seed, x->tp, (int)x->T, (int)t->L, (int)t->D, (int)t->H,
              (int)t->G, (int)t->C, (int)t->I, (int)t->E, (int)t->K, (int)t->F,
@@ -249,9 +261,7 @@ static void planner_kinds_are_refused(void)
 {
     ModelShape s = small_shape(small_vl_moe);
     Model      m;
-    s.text.mla.kv_rank = 8;
-    EXPECT_FAIL(model_open(&m, &s, NULL), E_CONFIG, "multi-head latent (MLA)");
-    s.text.mla.kv_rank = 0, s.text.gdn.every = 4;
+    s.text.gdn.every = 4;
     EXPECT_FAIL(model_open(&m, &s, NULL), E_CONFIG, "gated delta net");
 }
 

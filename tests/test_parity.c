@@ -26,7 +26,9 @@ static bool is_ours(const char *dir)
     snprintf(file, sizeof file, "%s/config.json", dir);
     EXPECT_OK(json_load(&hf, file));
     EXPECT_OK(json_str(hf, "model_type", "?", &type));
-    bool ours = !family_find(&family, type);
+    int64_t further = 0;                 /* layers that predict further tokens do not train here */
+    EXPECT_OK(json_int(hf, "num_nextn_predict_layers", 0, &further));
+    bool ours = !family_find(&family, type) && !further;
     json_decref(hf);
     return ours;
 }

@@ -21,7 +21,7 @@ extern "C" {
 
 typedef enum { PART_VISION, PART_MERGER, PART_DECODER, PART_HEAD, PART_OPTIM, PART_N } Part;
 
-#define LEDGER_OPS 80
+#define LEDGER_OPS 112
 #define LEDGER_GROUPS 32
 
 typedef struct LedgerRow { int64_t calls, bytes; double flops, extra, other; } LedgerRow;

@@ -65,6 +65,7 @@ static int64_t kv_width(const Engine *e)
 {
     const TextShape *t = &e->model.shape.text;
     int64_t tp = e->mesh.size[AX_TP];
+    if (t->mla.kv_rank) return t->H / tp * (t->mla.nope + t->mla.rope);
     return (t->G < tp ? 1 : t->G / tp) * t->C;
 }
 

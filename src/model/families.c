@@ -16,6 +16,8 @@ static const Family *const families[] = {
     &family_mixtral,
     &family_olmoe,
     &family_glm4_moe,
+    &family_deepseek_v3,
+    &family_kimi_k2,
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 

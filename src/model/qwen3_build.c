@@ -3,13 +3,12 @@
  * the tower is whole on every rank that has it. A stage of a pipeline declares the layers of its chunks; the
  * others stay zeroed. */
 #include "model/model.h"
+#include "model/build.h"
 #include "model/qwen3_shape.h"
 
 #include <stdlib.h>
 
-/* Its name has a prefix and the layer's number. */
-__attribute__((format(printf, 4, 0)))
-static Param *build_norm(ParamSet *s, const TextShape *t, int64_t n, const char *fmt, const char *at, int l)
+Param *build_norm(ParamSet *s, const TextShape *t, int64_t n, const char *fmt, const char *at, int l)
 {
     char name[120];
     snprintf(name, sizeof name, fmt, at, l);
@@ -119,7 +118,8 @@ static void build_layer(ParamSet *s, Decoder *d, const ModelShape *x, int l, int
     Status st = decoder_open(d, layer_kinds(t, l));
     REQUIRE(!st, "%s", status_text());
     params_unit(s);
-    build_attention(s, decoder_gqa(d), t, at, l);
+    if (decoder_mla(d)) build_mla(s, decoder_mla(d), t, at, l);
+    else                build_attention(s, decoder_gqa(d), t, at, l);
     d->eps  = (float)t->eps, d->index = l;
     if (d->kinds.attention == ATTENTION_WINDOW) decoder_gqa(d)->window = t->window;
     d->norm = build_norm(s, t, t->D, "%slayers.%d.post_attention_layernorm.weight", at, l);

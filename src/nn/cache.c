@@ -44,7 +44,7 @@ void cache_upload(Cache *c, Backend *be, const CachePass *p)
 void cache_write(const Cache *c, Backend *be, int layer, Tensor *k, Tensor *v)
 {
     int64_t at = 2 * (layer - c->first_layer);
-    Tensor  keys = t_at(c->kv, at), values = t_at(c->kv, at + 1);
+    Tensor  keys = t_at(c->kv, at), values = t_cols(t_at(c->kv, at + 1), 0, v->n[1]);
     op_scatter_rows(be, keys, *k, c->fill, false);
     op_scatter_rows(be, values, *v, c->fill, false);
     *k = keys, *v = values;

@@ -31,7 +31,7 @@ void cache_layout(Cache *c, Arena *a, DType d, int64_t layers, int64_t width);
 void cache_upload(Cache *c, Backend *be, const CachePass *p);
 
 /* Writes k and v (T, G C) of a layer of the model and gives the layer's whole keys and values, (rows, G C)
- * each. */
+ * each; v may be narrower than k. */
 void cache_write(const Cache *c, Backend *be, int layer, Tensor *k, Tensor *v);
 
 #ifdef __cplusplus

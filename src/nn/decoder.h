@@ -8,6 +8,7 @@
 #define NN_DECODER_H
 
 #include "nn/attention.h"
+#include "nn/attention_mla.h"
 #include "nn/mlp.h"
 #include "nn/moe.h"
 
@@ -34,6 +35,10 @@ static inline Attention *decoder_gqa(const Decoder *m)
 {
     bool is = m->kinds.attention == ATTENTION_GQA || m->kinds.attention == ATTENTION_WINDOW;
     return is ? m->attention : NULL;
+}
+static inline Mla *decoder_mla(const Decoder *m)
+{
+    return m->kinds.attention == ATTENTION_MLA ? m->attention : NULL;
 }
 static inline Mlp *decoder_mlp(const Decoder *m) { return m->kinds.ffn == FFN_DENSE ? m->ffn : NULL; }
 static inline Moe *decoder_moe(const Decoder *m) { return m->kinds.ffn == FFN_MOE ? m->ffn : NULL; }

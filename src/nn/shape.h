@@ -15,6 +15,7 @@ typedef enum { ACTIVATION_SWIGLU, ACTIVATIONS } ActivationId;        /* nn/activ
 typedef struct MlaShape {
     int64_t q_rank, kv_rank;             /* kv_rank 0: no layer has it; q_rank 0: queries in one product */
     int64_t nope, rope, v;               /* head dims: without and with rotary positions; of values */
+    bool    pairs;                       /* neighbours rotate together, not halves */
 } MlaShape;
 
 /* Gated delta nets (Qwen3-Next): linear attention in all but every `every`-th layer. */

@@ -226,6 +226,11 @@ static void read_sizes(RuleInput *x, WordList sizes)
     }
 }
 
+static const char *uncut_attention(const TextShape *t)
+{
+    return t->mla.kv_rank ? "latent attention (MLA)" : NULL;
+}
+
 RuleInput rules_input(const Config *c, const ModelShape *s, int world, int per_node)
 {
     const struct cfg_parallel *p = &c->parallel;
@@ -239,7 +244,7 @@ RuleInput rules_input(const Config *c, const ModelShape *s, int world, int per_n
         .layers = t->L, .heads = t->H, .kv_heads = t->G, .ffn = shape_sparse_layers(t) < t->L ? t->I : 0,
         .experts = t->E, .per_token = t->K, .expert_ffn = t->F, .renorm = t->renorm,
         .shared = t->shared, .latent = t->mla.kv_rank > 0, .linear = t->gdn.every > 0,
-        .wide_norm = t->qk_norm_wide,
+        .wide_norm = t->qk_norm_wide, .uncut_attention = uncut_attention(t),
         .micro_tokens = c->train.micro_tokens, .global_tokens = c->train.global_tokens,
         .dispatcher = c->moe.dispatcher, .capacity_factor = c->moe.capacity_factor,
         .domain = c->moe.ranks_per_domain, .pad_to_capacity = c->moe.pad_to_capacity,

@@ -81,7 +81,8 @@ static void make_buckets(Shard *s)
     for (int u = 0; u < s->units; u++) {
         s->unit[u] = (ShardUnit){ .first = s->buckets, .shape = -1, .held = -1, .slot = -1 };
         for (int kind = 0; kind < 2 * HOLDS_N; kind++)
-            for (int g = 0; g < SUM_GROUPS; g++) add_bucket(s, u, &sum_groups[g], (Holds)(kind / 2), kind % 2);
+            for (int g = 0; g < SUM_GROUPS; g++)
+                add_bucket(s, u, &sum_groups[g], (Holds)(kind / 2), kind % 2);
         s->unit[u].n = s->buckets - s->unit[u].first;
     }
 }
