@@ -32,13 +32,14 @@ check "the winner says why" has "$tmp/t/best.yaml" '^# Tuned from .*bad.yaml on 
 check "the winner is a recipe" reads "$tmp/t/best.yaml"
 check "a page" has "$tmp/t/tune.html" 'train.micro_tokens=512'
 check "the folder is in use" ends 2 'not empty' "$tmp/bad.yaml" --out "$tmp/t"
-check "an unknown key" ends 2 'not a key' "$tmp/bad.yaml" --out "$tmp/t2" "${short[@]}" "--set=train.mikro=1|2"
+check "an unknown key" \
+    ends 2 'not a key' "$tmp/bad.yaml" --out "$tmp/t2" "${short[@]}" "--set=train.mikro=1|2"
 check "a budget that is no time" ends 2 'such as 90s' "$tmp/bad.yaml" --budget soon
 
 sed 's/1.0e-3/1.0e-6/' "$tmp/bad.yaml" > "$tmp/slow.yaml"
 check "a loss beside the baseline's is refused" \
     ends 7 'FAIL loss' --validate "$tmp/bad.yaml" --baseline "$tmp/slow.yaml" --out "$tmp/v"
-check "the other checks pass" [ "$(grep -c '^  ok ' "$tmp/out")" -eq 6 ]
+check "the other checks pass" [ "$(grep -c '^  ok ' "$tmp/out")" -eq 7 ]
 check "25 and 25 steps are 50" has "$tmp/out" 'ok   resume .*at most 0 %'
 check "a package" [ "$(wc -l < "$tmp/v/steps.csv")" -eq 51 ]
 check "a contract and a summary" [ -s "$tmp/v/contract.json" -a -s "$tmp/v/summary.json" ]

@@ -10,7 +10,7 @@ typedef struct TuneArgs {
     int64_t     ranks, warmup, window;
     const char *budget, *out, *baseline;
     double      tolerance;
-    bool        validate;
+    bool        validate, training;
     OptionList  set;
 } TuneArgs;
 
@@ -27,6 +27,7 @@ static const Option options[] = {
 
 static const Option validate_options[] = {
     OPTION_FLAG(TuneArgs, validate, "--validate", "accept or refuse the recipe; exit code 0 or 7"),
+    OPTION_FLAG(TuneArgs, training, "--training", "refuse a run whose numbers are benchmark-only"),
     OPTION_TEXT(TuneArgs, baseline, "--baseline", "RECIPE",
                 "whose loss counts; the recipe itself in bf16 without graphs and overlap"),
     OPTION_REAL(TuneArgs, tolerance, "--tolerance", "X", 0, 1, "relative difference of losses; 0.02"),
@@ -46,7 +47,7 @@ static Status validate(const TuneArgs *a, const PlainArgs *plain)
 {
     ValidateAsk ask = { .recipe = plain->value[0], .override = (char **)plain->value + 1,
                         .overrides = plain->n - 1, .baseline = a->baseline, .folder = a->out,
-                        .ranks = (int)a->ranks, .tolerance = a->tolerance };
+                        .ranks = (int)a->ranks, .training = a->training, .tolerance = a->tolerance };
     return validate_run(&ask);
 }
 

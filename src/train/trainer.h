@@ -125,6 +125,8 @@ MUST Status trainer_agree_status(const Trainer *t, Status mine);         /* equa
  * lose the checkpoint being saved. Without a failure it costs one small message. */
 MUST Status trainer_agree_or_end(Trainer *t, Status mine);
 MUST Status trainer_write_plan(const Trainer *t, const Flops *step);     /* plan.json, after the first step */
+/* memory.json: the peak of every rank and its plan; called by all ranks. */
+MUST Status trainer_write_memory(Trainer *t);
 MUST Status trainer_write_expert_load(Trainer *t);           /* expert_load.json: counts since the last one */
 MUST Status trainer_state_save(Trainer *t, Json **out);
 MUST Status trainer_state_load(Trainer *t, const Json *state);

@@ -1,5 +1,7 @@
-/* train/trainer_files.c -- plan.json and expert_load.json, which the report of a run reads. */
+/* train/trainer_files.c -- plan.json, expert_load.json and memory.json: of a run, for reports and checks. */
 #include "train/trainer.h"
+
+#include <stdlib.h>
 
 static Json *arena_json(const Engine *e, int id)
 {
@@ -48,5 +50,33 @@ Status trainer_write_expert_load(Trainer *t)
     Status st = run_folder_write_json(&t->folder, "expert_load.json", o);
     json_decref(o);
     expert_counts_reset(r);
+    return st;
+}
+
+typedef struct RankMemory { double measured, planned; } RankMemory;
+
+static Json *memory_json(const RankMemory *all, int n)
+{
+    Json *ranks = json_array();
+    for (int i = 0; i < n; i++)
+        json_array_append_new(ranks, json_pack("{s:i, s:f, s:f}", "rank", i, "measured_gib",
+                                               all[i].measured / 0x1p30, "planned_gib",
+                                               all[i].planned / 0x1p30));
+    return json_pack("{s:o}", "ranks", ranks);
+}
+
+Status trainer_write_memory(Trainer *t)
+{
+    const char *backend = t->engine.conf.backend;
+    int        n = t->place.world;
+    RankMemory mine = { backend_memory_used(backend), (double)engine_device_bytes(&t->engine.plan, backend) };
+    RankMemory *all = calloc((size_t)n, sizeof *all);
+    if (!all) return fail(E_FIT, "no memory for %d ranks", n);
+    all[0] = mine;
+    if (t->conf.world) comm_host_gather(t->conf.world, all, &mine, sizeof mine);
+    Json  *o = t->first ? memory_json(all, n) : NULL;
+    Status st = t->first ? run_folder_write_json(&t->folder, "memory.json", o) : OK;
+    json_decref(o);
+    free(all);
     return st;
 }

@@ -281,6 +281,7 @@ Status trainer_run(Trainer *t)
         if (!st) st = poll_save(t, t->step == t->steps);
     }
     if (!st) st = end_begun(t);
+    if (!st && t->step == t->steps) st = trainer_agree_status(t, trainer_write_memory(t));
     if (st == E_CHECK || (st && (t->failure_agreed || !t->conf.world))) st = end_on_failure(t, st);
     if (!st && signal && t->step < t->steps) st = stop_on_signal(t, signal);
     else if (!st)

@@ -9,6 +9,8 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
+
 typedef struct ValidateAsk {
     const char  *recipe;
     char *const *override;
@@ -16,6 +18,7 @@ typedef struct ValidateAsk {
     const char  *baseline;               /* recipe; NULL: the recipe in bf16, without graphs and overlap */
     const char  *folder;                 /* NULL: the run's folder with -validate behind it */
     int          ranks;
+    bool         training;               /* a run that is benchmark-only is refused */
     double       tolerance;              /* relative difference of mean losses of steps 41 to 50 */
 } ValidateAsk;
 
