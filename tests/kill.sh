@@ -30,12 +30,13 @@ for i in $(seq 1 200); do
 done > "$tmp/data.jsonl"
 
 more=()                                  # keys of full training or of adapters
-train() {                                # train FOLDER
+train() { train_printing "$1" >>"$tmp/out" 2>&1; }      # train FOLDER
+train_printing() {
     exec "$treb" train /dev/null model.preset="$tmp/model" "data.train=[$tmp/data.jsonl]" \
         data.max_length=128 data.bad_sample=skip train.max_steps="$steps" \
         train.micro_tokens=128 train.global_tokens=256 optim.learning_rate=1e-3 \
         checkpoint.output_dir="$1" checkpoint.save_steps=3 checkpoint.save_total_limit=2 checkpoint.hf=none \
-        checkpoint.resume_from_checkpoint=auto "${more[@]}" >>"$tmp/out" 2>&1
+        checkpoint.resume_from_checkpoint=auto "${more[@]}"
 }
 hash_of() {
     grep -A2 -e '"state/' -e '"adapter_' "$1/last/MANIFEST.json"
@@ -88,6 +89,28 @@ has_adapter() {
         grep -q '"adapter_model.safetensors"' "$tmp/run/last/MANIFEST.json"
 }
 check "the checkpoint has an adapter" has_adapter
+
+# Ends that are no kills: a terminal that is closed, files that are closed, a run that takes none of its steps.
+end_at_hangup() {                        # exit code of a run that gets SIGHUP at its third step
+    local pid n=0
+    steps=100000 more=(); train "$tmp/hangup" & pid=$!
+    until grep -q '"step": 3,' "$tmp/hangup/metrics.jsonl" 2>/dev/null || [ $((n++)) -gt 300 ]; do sleep 0.1; done
+    kill -HUP $pid; wait $pid
+}
+lines_are_json() { [ -s "$1" ] && ! grep -qv '^{.*}$' "$1"; }
+nothing_learnt() {                       # every step is skipped: exit code 7
+    local rc; more=(data.loss=assistant); steps=2
+    echo '{"messages": [{"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "loss": false}]}' | tr -d '\n' >"$tmp/data.jsonl"
+    run "$tmp/empty"; rc=$?
+    [ $rc -eq 7 ] && grep -q 'error: none of the 2 steps was taken' "$tmp/empty/train.log"
+}
+check "SIGHUP saves" end_at_hangup
+check "a checkpoint is there after SIGHUP" [ -s "$tmp/hangup/last/MANIFEST.json" ]
+steps=3 more=(); (train_printing "$tmp/closed" <&- >&- 2>&-)
+check "metrics.jsonl has nothing but metrics while stdin, stdout and stderr are closed" \
+    lines_are_json "$tmp/closed/metrics.jsonl"
+check "a run that takes no step fails and says why" nothing_learnt
 [ $failed -eq 0 ] || tail -n 15 "$tmp/out"
 echo "lab: $passed passed, $failed failed, 0 skipped"
 [ $failed -eq 0 ]

@@ -168,6 +168,12 @@ static void detects_damage(void)
     }
     EXPECT_OK(checkpoint_find(found, dir, &quiet));
     EXPECT(strstr(found, "checkpoint-3"), "found %s", found);
+    EXPECT_OK(path_join(path, dir, "checkpoint-3/state/more.safetensors"));
+    EXPECT_OK(file_write(path, "x", 1));
+    EXPECT_OK(path_join(path, dir, "checkpoint-3"));
+    EXPECT_FAIL(checkpoint_verify(path), E_DATA, "more.safetensors is not listed in MANIFEST.json");
+    EXPECT_OK(path_join(path, dir, "checkpoint-3/state/more.safetensors"));
+    EXPECT(!unlink(path), "unlink");
     damage(dir, "checkpoint-3/state/model.safetensors", 20000, false);
     EXPECT_OK(path_join(path, dir, "checkpoint-3"));
     EXPECT_FAIL(checkpoint_verify(path), E_DATA, "damaged");

@@ -37,7 +37,7 @@ MUST Status file_write_atomic(const char *folder, const char *name, const void *
 MUST Status file_replace(const char *path, const void *bytes, size_t n);
 MUST Status file_copy(const char *from, const char *to);                    /* new or replaced, synced */
 MUST Status file_sync(const char *path);
-/* The file with a NUL after it, to be freed; of a longer one the first most + 1 bytes. */
+/* The same of a pipe or device as well; of more than `most` bytes the first most + 1. */
 MUST Status file_read(const char *path, size_t most, char **text, size_t *len);
 /* read and fsync; the watchdog knows that they may take long. */
 ssize_t     file_read_fd(int fd, void *buf, size_t n);

@@ -176,6 +176,44 @@ static Status check_files(const char *folder, Json *files, ThreadPool *pool)
     return st;
 }
 
+static Status check_listed(const char *folder, const char *below, const Json *files);
+
+/* name: of a file or folder below the checkpoint. A subfolder with a manifest is listed by that. */
+static Status check_entry(const char *folder, Path name, bool is_folder, const Json *files)
+{
+    size_t n = strlen(name);
+    Path   path;
+    if (is_folder) {
+        if (snprintf(name + n, sizeof(Path) - n, "/%s", CHECKPOINT_MANIFEST) >= (int)(sizeof(Path) - n))
+            return fail(E_IO, "%.200s: the path is too long", name);
+        TRY(path_join(path, folder, name));
+        if (!file_is(path)) return name[n + 1] = 0, check_listed(folder, name, files);
+    }
+    return json_object_get(files, name) ? OK
+               : fail(E_DATA, "%s is not listed in %s", name, CHECKPOINT_MANIFEST);
+}
+
+/* What is loaded was hashed: a file without a row is not part of the checkpoint. */
+static Status check_listed(const char *folder, const char *below, const Json *files)
+{
+    Path at, path, name;
+    struct dirent **entry;
+    struct stat info;
+    Status st = OK;
+    TRY(path_join(at, folder, below));
+    int n = scandir(at, &entry, is_listed, alphasort);
+    if (n < 0) return fail(E_IO, "%s: %s", at, strerror(errno));
+    for (int i = 0; i < n; i++) {
+        if (!st) st = path_join(path, at, entry[i]->d_name);
+        if (!st && snprintf(name, sizeof name, "%s%s", below, entry[i]->d_name) >= (int)sizeof name)
+            st = fail(E_IO, "%.200s: the path is too long", path);
+        if (!st && !stat(path, &info)) st = check_entry(folder, name, S_ISDIR(info.st_mode), files);
+        free(entry[i]);
+    }
+    free(entry);
+    return st;
+}
+
 static Status check_folder(const char *folder, ThreadPool *pool)
 {
     Path path;
@@ -190,6 +228,7 @@ static Status check_folder(const char *folder, ThreadPool *pool)
     if (!st && (format != MANIFEST_VERSION || strcmp(hash, "xxh128") || !json_is_object(files)))
         st = fail(E_DATA, "%s: not a manifest that this build reads (format %lld)", path, (long long)format);
     if (!st) st = check_files(folder, files, pool);
+    if (!st) st = check_listed(folder, "", files);
     json_decref(o);
     return st;
 }

@@ -4,6 +4,7 @@
 #include "base/folder.h"
 #include "launch/rank.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,8 +32,18 @@ static void prepare_threads(char **argv)
  * the error names the file. The default action would end the program without a message. */
 static void ignore_sigxfsz(void) { signal(SIGXFSZ, SIG_IGN); }
 
+/* A file opened while one of the first three descriptors is closed would get its number, and what is printed
+ * would be written into the file. */
+static void open_standard_files(void)
+{
+    int fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO) fd = dup(fd);
+    if (fd > STDERR_FILENO) close(fd);
+}
+
 void program_start(char **argv)
 {
+    open_standard_files();
     prepare_threads(argv);
     ignore_sigxfsz();
 }

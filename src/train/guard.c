@@ -32,7 +32,7 @@ Status guard_record(Guard *g, StepVerdict v, double loss, double norm)
         if (loss > g->highest) g->highest = loss;
         return OK;
     }
-    g->skipped++, g->in_a_row++;
+    g->skipped++, g->in_a_row++, g->last = v;
     if (!g->limit || g->in_a_row < g->limit) return OK;
     return fail(E_CHECK,
                 "%lld steps in a row were skipped, the last because %s (loss %g, gradient norm %g); look at "
@@ -43,7 +43,7 @@ Status guard_record(Guard *g, StepVerdict v, double loss, double norm)
 /* Signal handlers can only reach globals. */
 static volatile sig_atomic_t received;
 
-static const int watched[] = { SIGTERM, SIGINT, SIGUSR1 };
+static const int watched[] = { SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGQUIT };
 enum { WATCHED = sizeof watched / sizeof *watched };
 
 static void on_signal(int sig)
@@ -55,18 +55,26 @@ static void on_signal(int sig)
     received = sig;
 }
 
+/* One that is ignored stays so: nohup ignores SIGHUP. */
+static void watch(int sig, const struct sigaction *act)
+{
+    struct sigaction was;
+    if (!sigaction(sig, NULL, &was) && was.sa_handler != SIG_IGN) sigaction(sig, act, NULL);
+}
+
 void guard_signals_on(void)
 {
     struct sigaction act = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
     sigemptyset(&act.sa_mask);
     received = 0;
-    for (int i = 0; i < WATCHED; i++) sigaction(watched[i], &act, NULL);
+    for (int i = 0; i < WATCHED; i++) watch(watched[i], &act);
     signal(SIGXFSZ, SIG_IGN);
 }
 
 void guard_signals_off(void)
 {
-    for (int i = 0; i < WATCHED; i++) signal(watched[i], SIG_DFL);
+    struct sigaction act = { .sa_handler = SIG_DFL };
+    for (int i = 0; i < WATCHED; i++) watch(watched[i], &act);
     signal(SIGXFSZ, SIG_DFL);
 }
 

@@ -15,6 +15,7 @@ typedef struct Guard {
     int64_t limit;                       /* skipped steps in a row that end the run; 0: any number */
     double  highest;                     /* loss of all steps that were not skipped; 0: none yet */
     int64_t skipped, in_a_row;
+    StepVerdict last;                    /* of the newest step that was skipped */
 } Guard;
 
 /* supervised: tokens of the step that have a loss. */
@@ -24,7 +25,7 @@ const char *guard_verdict_text(StepVerdict v);
 /* Counts a step by its verdict; E_CHECK at `limit` skipped steps in a row. */
 MUST Status guard_record(Guard *g, StepVerdict v, double loss, double norm);
 
-/* SIGTERM, SIGINT and SIGUSR1 stop the run after a step; a second SIGINT ends the process at once. A write
+/* SIGTERM, SIGINT, SIGUSR1, SIGHUP and SIGQUIT stop the run after a step, unless they are ignored; a second SIGINT ends the process at once. A write
  * beyond the limit on file sizes becomes an error, as on a full disk. guard_signals_off restores the
  * defaults. */
 void guard_signals_on(void);

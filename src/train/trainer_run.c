@@ -264,6 +264,14 @@ static Status one_step(Trainer *t)
     return st;
 }
 
+/* A run that took none of its steps has not trained. */
+static Status refuse_untrained(const Trainer *t)
+{
+    if (t->step < t->steps || t->guard.skipped < t->steps) return OK;
+    return fail(E_CHECK, "none of the %lld steps was taken, the last because %s; the model is as it was at the "
+                "start", (long long)t->steps, guard_verdict_text(t->guard.last));
+}
+
 Status trainer_run(Trainer *t)
 {
     Status st = OK;
@@ -282,6 +290,7 @@ Status trainer_run(Trainer *t)
     }
     if (!st) st = end_begun(t);
     if (!st && t->step == t->steps) st = trainer_agree_status(t, trainer_write_memory(t));
+    if (!st) st = refuse_untrained(t);
     if (st == E_CHECK || (st && (t->failure_agreed || !t->conf.world))) st = end_on_failure(t, st);
     if (!st && signal && t->step < t->steps) st = stop_on_signal(t, signal);
     else if (!st)
