@@ -386,6 +386,9 @@ static const Bench benches[] = {
     { "cross entropy fwd + bwd",    make_ce,            run_ce_grad, 0, 0, 0 },
     { "tokens to fp8",              make_quantize,      run_quantize_rows, 0, 0, 0 },
     { "expert weights to fp8",      make_quantize,      run_quantize_weight, 0, 0, 0 },
+    { "expert codes transposed",    make_quantize,      run_transpose_codes, 0, 0, 0 },
+    { "tokens packed to travel",    make_packed,        run_pack_rows,  0, 0, 0 },
+    { "tokens unpacked",            make_packed,        run_unpack_rows, 0, 0, 0 },
     { "norm of gradients",          make_squares,       run_squares, 0, 0, 0 },
     { "adamw",                      make_adam,          run_adam, 0, 0, 0 },
 };

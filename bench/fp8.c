@@ -1,6 +1,8 @@
 /* bench/fp8.c -- see bench/fp8.h. */
 #include "bench/fp8.h"
 
+#include "ops/quant.h"
+
 static const Tensor none = { 0 };
 
 static int64_t groups(int64_t n) { return (n + 127) / 128; }
@@ -41,6 +43,26 @@ void run_quantize_weight(void *p)
 {
     Case *c = p;
     op_quantize_weight(c->s->be, c->t[WQ], c->t[WS], c->t[WT], c->t[WTS], c->t[W], true);
+}
+void run_transpose_codes(void *p)
+{
+    Case *c = p;
+    op_transpose(c->s->be, c->t[WT], c->t[WQ]);
+}
+void make_packed(Case *c)
+{
+    make_quantize(c);
+    c->t[Y] = blank(c->s, BF16, c->t[XIN].n[0], quant_packed_width(c->t[XIN].n[1]));
+}
+void run_pack_rows(void *p)
+{
+    Case *c = p;
+    op_pack_rows(c->s->be, c->t[Y], c->t[XIN]);
+}
+void run_unpack_rows(void *p)
+{
+    Case *c = p;
+    op_unpack_rows(c->s->be, c->t[XIN], c->t[XQ], c->t[XS], c->t[Y], none);
 }
 
 void make_fp8_experts(Case *c)

@@ -12,6 +12,8 @@ void    make_fp8_dense(Case *c);                     /* m rows of k by a weight 
 BenchFn run_fp8_dense, run_fp8_residual;
 
 void    make_quantize(Case *c);                      /* m rows of k; a stack of weights of n by k */
-BenchFn run_quantize_rows, run_quantize_weight;
+BenchFn run_quantize_rows, run_quantize_weight, run_transpose_codes;
+void    make_packed(Case *c);                        /* tokens as they travel to experts */
+BenchFn run_pack_rows, run_unpack_rows;
 
 #endif

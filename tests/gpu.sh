@@ -14,4 +14,5 @@ fi
 # shellcheck disable=SC2086
 "$here/run.sh" ${GPU_TESTS:-} "$here/gpu_model.sh" "$here/gpu_ranks.sh" \
     "$here/gpu_nccl.sh" "$here/gpu_eval_ranks.sh" "$here/gpu_faults.sh" \
-    "$here/gpu_endless.sh" "$here/gpu_peer.sh" "$here/gpu_graph.sh" "$here/gpu_fp8.sh"
+    "$here/gpu_endless.sh" "$here/gpu_peer.sh" "$here/gpu_graph.sh" "$here/gpu_fp8.sh" \
+    "$here/gpu_fp8_ranks.sh"

@@ -5,8 +5,8 @@
  *                 powers of two (quant.h), then zeros. y is bf16 because ops that move rows take it.
  *   unpack_rows   x = code times scale of the records y, rounded to x's type: exact but for numbers too small
  *                 for it; q (R, K) and scale (ceil(K/128), R), as quantize_rows has them: the codes and
- *                 scales themselves, or absent. Records of zeros give zeros. offsets (E + 1) i32 as in quantize_rows: rows past the
- *                 last are neither read nor written; absent: all rows are used
+ *                 scales themselves, or absent. Records of zeros give zeros. offsets (E + 1) i32 as in
+ *                 quantize_rows: rows past the last are neither read nor written; absent: all are used
  *
  * x is f32 or bf16; its rows may be strided, y is dense. To quantise an unpacked row once more gives the same
  * numbers. Every device gives the same bits. */
