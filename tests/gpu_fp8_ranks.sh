@@ -41,8 +41,9 @@ done
 check "adapters over zero 3"                  train 2 base3 parallel.zero=3 "${lora[@]}"
 check "which are near one rank"               near base3 base
 for by in alltoall peer; do
-    check "$by"                               train 2 $by parallel.ep=2 moe.dispatcher=$by
-    check "$by in codes"                      train 2 ${by}8 parallel.ep=2 moe.dispatcher=$by moe.fp8_dispatch=true
+    keys=(parallel.ep=2 moe.dispatcher=$by)
+    check "$by"                               train 2 $by "${keys[@]}"
+    check "$by in codes"                      train 2 ${by}8 "${keys[@]}" moe.fp8_dispatch=true
     check "$by: their first losses are the same" same_first $by ${by}8
     check "$by: the others are near"          near $by ${by}8
 done

@@ -268,6 +268,54 @@ static void tokens_travel_in_codes(void)
     }
 }
 
+/* ---- layouts ---- */
+
+static double alone_loss[MODE_STEPS];
+
+static void layout_rank(Peer *p)
+{
+    Engine e;
+    Mesh   place;
+    open_rank(&e, p, &place);
+    for (int i = 0; i < MODE_STEPS; i++) {
+        double loss = 0, norm;
+        Status st = step(&the_case, &e, place.at[AX_DP], i, &loss, &norm);
+        double off = fabs(loss / alone_loss[i] - 1);
+        if (st) note("rank %d: %s", p->rank, status_text());
+        else if (!(off < 0.02)) note("rank %d, step %d: off by %.2g", p->rank, i, off);
+    }
+    engine_close(&e);
+}
+
+static void alone(void)
+{
+    Engine e;
+    double norm;
+    open_alone(&e, &the_case, engine_conf(&the_case));
+    for (int i = 0; i < MODE_STEPS; i++) EXPECT_OK(step(&the_case, &e, 0, i, &alone_loss[i], &norm));
+    engine_close(&e);
+}
+
+/* Sums of other orders change last bits, which decide between codes; shards of tp and etp have blocks of
+ * their own. TREB_LAYOUTS sets the number of layouts; over mpirun the processes are the ranks. */
+static void random_layouts(void)
+{
+    uint64_t seed = first_seed();
+    int      world = commlab_.mpi ? commlab_.mpi->size : 0;
+    if (commlab_.mpi) EXPECT_OK(comm_host_broadcast(commlab_.mpi, &seed, sizeof seed));
+    for (int i = 0; i < number("TREB_LAYOUTS", 3); i++, seed++) {
+        draw_case(&the_case, seed, world, MODE_STEPS);
+        the_case.mode = (Mode){ .fp8 = true, .packed = seed % 2 };
+        the_case.weights = seed, failure.any = false;
+        fill(&the_case, seed);
+        alone();
+        on_ranks((int)the_case.rule.world, 0, layout_rank);
+        EXPECT(!failure.any, "seed %llu, %s: %s", (unsigned long long)seed, case_text(&the_case),
+               failure.text);
+        empty(&the_case);
+    }
+}
+
 /* ---- a frozen base ---- */
 
 typedef struct BaseRun { size_t param, frozen; double loss; float *grads; int64_t n; } BaseRun;
@@ -453,6 +501,10 @@ static void wrong_scales_are_refused(void)
 
 int main(void)
 {
+    omp_set_num_threads(1);
+    processes_open();
+    RUN(random_layouts);
+    if (commlab_.mpi) return processes_close();
     RUN(slices_give_the_codes_of_the_whole);
     RUN(packed_rows);
     RUN(zero_gathers_codes);
@@ -461,5 +513,5 @@ int main(void)
     RUN(base_is_loaded_in_slices);
     RUN(exports_are_read_back);
     RUN(wrong_scales_are_refused);
-    return lab_report();
+    return processes_close();
 }

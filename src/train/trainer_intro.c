@@ -1,6 +1,7 @@
 /* train/trainer_intro.c -- the log lines before the first step: model, ranks, memory, data, optimizer. */
 #include "engine/recipe.h"
 #include "train/trainer.h"
+#include "ops/quant.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -85,6 +86,28 @@ static void join_words(char *out, size_t n, const WordList *words)
         at += (size_t)snprintf(out + at, n - at, i ? ", %s" : "%s", words->item[i]);
 }
 
+/* A weight that tp or etp cuts where no block of 128 ends: blocks begin anew with the shard. */
+static bool is_cut_in_blocks(const ProductPrecision *fp8, const Param *p)
+{
+    bool cut = false;
+    for (int d = p->ndim - 2; d >= 0 && d < p->ndim; d++)
+        cut |= p->shard.shape[d] != p->shape[d] && p->shard.shape[d] % QUANT_GROUP;
+    return cut && precision_only_fp8(fp8, p);
+}
+
+static void warn_cut_blocks(const Trainer *t)
+{
+    const ParamSet *s = &t->engine.model.params;
+    const Param    *first = NULL;
+    int             n = 0;
+    for (int i = 0; i < s->n; i++)
+        if (is_cut_in_blocks(&t->engine.conf.precision, s->p[i]) && !n++) first = s->p[i];
+    if (n)
+        log_warn(&t->log, "%d weights are cut inside blocks of 128, the first is %s: their shards are quantised "
+                 "by themselves, so that results differ from those of one rank by rounding; parallel.tp and "
+                 "parallel.etp that leave multiples of 128 avoid it", n, first->piece[0].name);
+}
+
 static void log_precision(const Trainer *t)
 {
     char text[128];
@@ -94,6 +117,7 @@ static void log_precision(const Trainer *t)
              dtype_name(t->engine.conf.dtype),
              t->engine.shard.conf.fp8 && t->engine.shard.conf.base_codes
                  ? "; frozen weights of these products are kept in 8 bits alone" : "");
+    warn_cut_blocks(t);
 }
 
 static void log_graphs(const Trainer *t)
