@@ -53,12 +53,19 @@ static bool write_model(const char *folder, Draw *d)
 
 /* ---- a run ---- */
 
-static struct { char overrides[800], run[32]; Status got[8]; char text[8][300]; AutoChoice choice; } job;
+static struct {
+    bool       resumes, keeps;           /* the run before; its folder */
+    char       overrides[800], run[32];
+    Status     got[8];
+    char       text[8][300];
+    AutoChoice choice;
+} job;
 
 static void open_recipe(Config *c)
 {
     runlab_recipe(c, &lab, job.run, job.overrides);
-    EXPECT_OK(config_set(c, "train.max_steps=2"));
+    EXPECT_OK(config_set(c, job.resumes ? "train.max_steps=3" : "train.max_steps=2"));
+    if (job.resumes) EXPECT_OK(config_set(c, "checkpoint.resume_from_checkpoint=auto"));
 }
 
 static void rank_main(Peer *p)
@@ -81,12 +88,12 @@ static void rank_main(Peer *p)
 static Status train(const char *overrides, int ranks, double limit)
 {
     static int run;
-    snprintf(job.run, sizeof job.run, "auto%d", run++);
+    snprintf(job.run, sizeof job.run, "auto%d", job.resumes ? run : ++run);
     snprintf(job.overrides, sizeof job.overrides, "device.memory_limit=%.17g\n%s", limit / 0x1p30, overrides);
     on_ranks(ranks, 0, rank_main);
     for (int i = 1; i < ranks; i++)
         EXPECT(job.got[i] == job.got[0], "rank %d: %d, rank 0: %d", i, (int)job.got[i], (int)job.got[0]);
-    folder_remove(lab_path(job.run));
+    if (!job.keeps) folder_remove(lab_path(job.run));
     return job.got[0];
 }
 
@@ -147,6 +154,28 @@ static void nothing_fits_a_byte(void)
     EXPECT(st == E_FIT && strstr(job.text[0], "treb plan --gpus"), "%d: %s", (int)st, job.text[0]);
 }
 
+/* A run that is resumed, here without its limit, goes on with what it chose. */
+static void a_resumed_run_keeps_its_choice(void)
+{
+    double bytes = plain_bytes("", 2);
+    job.keeps = true;
+    EXPECT_OK(train("", 2, 0.7 * bytes));
+    EXPECT(job.choice.keys.n > 1 && !*job.choice.yaml, "%d keys", job.choice.keys.n);
+    Config c;
+    open_recipe(&c);
+    EXPECT_OK(layout_keys_apply(&c, &job.choice.keys));
+    int64_t pp = c.parallel.pp, ep = c.parallel.ep, words = c.memory.recompute.n;
+    config_close(&c);
+    job.resumes = true, job.keeps = false;
+    EXPECT_OK(train("", 2, 0));
+    job.resumes = false;
+    open_recipe(&c);
+    EXPECT_OK(config_parse(&c, job.choice.yaml, strlen(job.choice.yaml), "yaml"));
+    EXPECT(c.parallel.pp == pp && c.parallel.ep == ep && c.memory.recompute.n == words && !job.choice.keys.n,
+           "pp %d ep %d, %d words", (int)c.parallel.pp, (int)c.parallel.ep, c.memory.recompute.n);
+    config_close(&c);
+}
+
 /* A step has as many tokens as without a choice. */
 static void tokens_of_a_step_stay(void)
 {
@@ -195,6 +224,7 @@ int main(void)
     RUN(what_the_recipe_sets_is_kept);
     RUN(nothing_fits_a_byte);
     RUN(tokens_of_a_step_stay);
+    RUN(a_resumed_run_keeps_its_choice);
     RUN(random_choices_train);
     runlab_close(&lab);
     return lab_report();

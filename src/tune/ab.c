@@ -36,11 +36,20 @@ static Status check_contract(const Trial *a, const Trial *b, const char *set)
     int n = contract_compare(d, 4, &x, &y, key, keys);
     if (n) {
         contract_text(text, sizeof text, d, n < 4 ? n : 4, n);
-        st = fail(E_CHECK, "%s and %s cannot be compared: besides %s they differ in %s", a->run, b->run, set,
-                  text);
+        st = fail(E_CHECK, "%s and %s cannot be compared: besides %s they differ in %s", a->run, b->run,
+                  *set ? set : "nothing", text);
     }
     contract_close(&x), contract_close(&y);
     return st;
+}
+
+static Status read_label(const char **label, const Trial *t)
+{
+    Contract c;
+    TRY(contract_read(&c, t->run));
+    *label = label_word(&c.facts);
+    contract_close(&c);
+    return OK;
 }
 
 static Status run_one(AbCandidate *c, const TrialConf *conf, const Config *base, int *number)
@@ -82,6 +91,7 @@ Status ab_run(AbRound *r, const TrialConf *conf, const Config *base, int *number
     for (int i = r->n - 1; i >= 0; i--) TRY(run_one(&r->candidate[i], conf, base, number));
     TRY(run_one(&r->base, conf, base, number));
     TRY(check_contract(&r->base.run[0], &r->base.run[1], ""));
+    TRY(read_label(&r->label, &r->base.run[1]));
     settle(&r->base, &r->base);
     r->noise = r->base.spread;
     for (int i = 0; i < r->n; i++) {

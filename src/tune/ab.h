@@ -23,6 +23,7 @@ typedef struct AbRound {
     AbCandidate base, candidate[AB_CANDIDATES];
     int         n;
     double      noise;                   /* relative difference of the two runs of the base */
+    const char *label;                   /* of the base: training-equivalent or benchmark-only */
 } AbRound;
 
 /* Runs all of them; r->base may have its first run. number: of the next run, for its name. */

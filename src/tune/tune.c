@@ -58,7 +58,7 @@ static Status note_entry(Tune *t, const AbRound *r, int i, bool kept)
     const Trial *last = &c->run[c->runs > 1 && !c->run[0].end];
     *e = (TuneEntry){ .round = t->rounds, .predicted = c->predicted, .gain = c->gain, .noise = t->noise,
                       .base_step = r->base.run[0].step, .step = last->step, .peak = last->peak,
-                      .end = last->end, .kept = kept };
+                      .end = last->end, .kept = kept, .label = r->label };
     memcpy(e->set, c->set, sizeof e->set), memcpy(e->why, c->why, sizeof e->why);
     memcpy(e->failure, last->why, sizeof e->failure);
     return tune_write_entry(t, e);

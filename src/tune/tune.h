@@ -34,6 +34,7 @@ typedef struct TuneEntry {
     double base_step, step, peak;        /* medians; GiB */
     TrialEnd end;
     bool   kept;
+    const char *label;
     char   failure[TRIAL_WHY];
 } TuneEntry;
 

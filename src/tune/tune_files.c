@@ -26,6 +26,7 @@ static Json *entry_json(const Tune *t, const TuneEntry *e)
     put(o, "base_step", e->base_step), put(o, "step", e->step), put(o, "peak_gib", e->peak);
     json_object_set_new(o, "hardware", json_string(t->machine.hw.id));
     json_object_set_new(o, "ranks", json_integer(t->ask->ranks));
+    json_object_set_new(o, "label", json_string(e->label));
     if (*e->failure) json_object_set_new(o, "failure", page_string(e->failure));
     return o;
 }
@@ -63,6 +64,7 @@ static char *comments(const Tune *t)
     fprintf(f, "# Tuned from %s on %d rank%s of %s: %.4g tokens/s a rank, %+.1f %%; %.4g s a step.\n",
             t->ask->recipe, t->ask->ranks, t->ask->ranks > 1 ? "s" : "", t->machine.hw.id, t->rate,
             100 * (t->rate / t->first_rate - 1), t->step);
+    if (t->entries) fprintf(f, "# These numbers are %s.\n", t->entry[0].label);
     fprintf(f, "# Each change was measured alone against the recipe so far, in matched runs; single gains\n"
                "# do not add up to the total. Noise %.1f %%. (+ kept, - not kept)\n", 100 * t->noise);
     for (int i = 0; i < t->entries; i++) comment_entry(f, &t->entry[i]);

@@ -207,8 +207,8 @@ static Status check_memory(Validation *v)
         if (!i || over > most) most = over, used = u, plan = p;
     }
     note(v, "memory", json_array_size(ranks) && used <= plan * (1 + MEMORY_SLACK) + SLACK_GIB,
-         "peaks of %d ranks against their plans: at worst %.2f GiB, planned %.2f, context and libraries beside "
-         "it", (int)json_array_size(ranks), used, plan);
+         "peaks of %d ranks against their plans: at worst %.2f GiB, planned %.2f besides context and "
+         "libraries", (int)json_array_size(ranks), used, plan);
     return json_decref(file), OK;
 }
 
@@ -218,7 +218,8 @@ static Status check_label(Validation *v)
     const char *list[LABEL_REASONS];
     TRY(contract_read(&c, v->whole));
     int n = label_reasons(list, &c.facts);
-    note(v, "label", !n || !v->ask->training, "%s%s%s", label_word(&c.facts), n ? ": " : "", n ? list[0] : "");
+    note(v, "label", !n || !v->ask->training, "%s%s%s", label_word(&c.facts), n ? ": " : "",
+         n ? list[0] : "");
     contract_close(&c);
     return OK;
 }
