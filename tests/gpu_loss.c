@@ -135,6 +135,27 @@ static void losses(void)
     }
 }
 
+/* Rows without a label have no gradient, whatever their logits are; other rows are as ever. */
+static void rows_without_a_label(void)
+{
+    static const float odd[] = { INFINITY, -INFINITY, NAN, 3e38f };
+    for (int i = 0; i < 16; i++) {
+        fresh();
+        int64_t n = 12, V = i & 1 ? 264 : 4099;
+        Tensor  logits = in2(floats[i / 2 & 1], n, V, i & 1 ? DENSE : any_layout()), labels = labels_of(n, V);
+        for (int64_t r = 0; r < n; r++) {
+            size_t w = dtype_size((DType)logits.dtype);
+            if (((int32_t *)labels.data)[r] >= 0) continue;
+            char *at = gpu_row(logits, r) + (size_t)num_below(V) * w;
+            dtype_convert(at, (DType)logits.dtype, &odd[i / 4], F32, 1);
+        }
+        Tensor part = output(gpu_new(F64, 2, (int64_t[]){ n, 3 }, DENSE, 0xff));
+        Tensor dlogits = out2(any_float(), n, V, i & 1 ? DENSE : any_layout());
+        scratch(part);
+        CALL(ce_grad, part, dlogits, logits, labels, factor(0.5f));
+    }
+}
+
 static void losses_of_vocabulary_shards(void)
 {
     for (int i = 0; i < 12; i++) loss_of(any_size(1, 40), any_size(1, 400), floats[i & 1], 2, 2 + i % 7);
@@ -150,6 +171,7 @@ int main(void)
     GPU_RUN(one_token_thousands_of_times);
     GPU_RUN(patches);
     GPU_RUN(losses);
+    GPU_RUN(rows_without_a_label);
     GPU_RUN(losses_of_vocabulary_shards);
     return gpulab_report();
 }

@@ -274,6 +274,13 @@ static __device__ inline void run_gradient(O *d, Run<T, N> v, int label, float l
     run_store<N>(d, x);
 }
 
+/* The gradient of a row without a label, whatever its logits. */
+template <int N, class O> static __device__ inline void zero_runs(O *d, int runs)
+{
+    const float zeros[N] = { 0.0f };
+    for (int i = threadIdx.x; i < runs; i += HOLDERS) run_store<N>(d + i * N, zeros);
+}
+
 template <class O, class T, int N>
 static __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(HOLDERS) whole_rows(WholeRows a)
 {
@@ -294,10 +301,12 @@ static __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(HOLDERS) whol
         double *out = a.part + PART * row;
         out[0] = all.max, out[1] = all.sum, out[2] = target;
     }
-    if (label < 0) scale = 0.0f, lse = INFINITY;
-    #pragma unroll 2
-    for (int i = threadIdx.x; i < runs; i += HOLDERS)
-        run_gradient<N>(d + i * N, held[i], label - (first + i) * N, lse, scale);
+    if (label < 0)
+        zero_runs<N>(d, runs);
+    else
+        #pragma unroll 2
+        for (int i = threadIdx.x; i < runs; i += HOLDERS)
+            run_gradient<N>(d + i * N, held[i], label - (first + i) * N, lse, scale);
     cluster_wait_all();
 }
 
