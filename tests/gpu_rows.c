@@ -222,6 +222,37 @@ static void layernorm_in_place(void)
     }
 }
 
+/* Backward of both norms, all tensors of one type and aligned; with dw alone, with dx alone, with both. */
+static void norms_back(DType d, int64_t T, int64_t D, Layout l, int wants)
+{
+    fresh();
+    Tensor x = in2(d, T, D, l), w = in_weight(d, D), dy = in2(d, T, D, DENSE);
+    Tensor dres = maybe() ? in2(d, T, D, l) : none;
+    Tensor rstd = in2(F32, T, 1, DENSE), stat = in2(F32, T, 2, DENSE);
+    gpu_normal(rstd, 1, 0.1f), gpu_normal(stat, 1, 0.1f);
+    for (int mean = 0; mean < 2; mean++) {
+        Tensor dx = wants & 1 ? out2(d, T, D, l) : none, dw = wants & 2 ? add2(F32, 1, D, DENSE) : none;
+        Tensor db = mean && wants & 2 ? add2(F32, 1, D, DENSE) : none;
+        if (t_has(dx)) at_least(dx, 1);
+        if (t_has(dw)) at_least(dw, sqrt((double)T));
+        if (t_has(db)) at_least(db, sqrt((double)T));
+        if (mean) CALL(layernorm_bwd, dx, dw, db, dy, x, w, stat, dres);
+        else      CALL(rmsnorm_bwd, dx, dw, dy, x, w, rstd, dres);
+    }
+}
+
+/* Rows that a warp holds in 1, 2, 3, 5 and 8 registers of 16 bytes, full and not, and those of a block. */
+static void norm_gradients(void)
+{
+    static const int64_t width[] = { 8, 256, 264, 520, 768, 1152, 1280, 1288, 2048, 2056, 4096, 8192 };
+    static const int64_t rows[] = { 1, 9, 300 };
+    for (int i = 0; i < 12; i++)
+        for (int k = 0; k < 6; k++)
+            norms_back(floats[k & 1], rows[k % 3], width[i] / (2 - (k & 1)), k < 3 ? DENSE : STRIDED,
+                       1 + (i + k) % 3);
+    norms_back(BF16, 20000, 128, DENSE, 3), norms_back(BF16, 4001, 1152, DENSE, 3);
+}
+
 static Tensor frequencies(int64_t h)
 {
     Tensor inv = gpu_new(F32, 1, &h, DENSE, 0);
@@ -333,6 +364,7 @@ int main(void)
     GPU_RUN(rmsnorm_in_place);
     GPU_RUN(layernorm);
     GPU_RUN(layernorm_in_place);
+    GPU_RUN(norm_gradients);
     GPU_RUN(rotary_positions);
     GPU_RUN(gelu);
     GPU_RUN(swiglu);

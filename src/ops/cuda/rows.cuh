@@ -157,17 +157,17 @@ static inline RowLayout layout_of(int64_t rows, int64_t packs)
         else                  { constexpr int N = 8; __VA_ARGS__; }    \
     } while (0)
 
-/* Launch configuration of a backward that holds a row in a block and its sums over rows in registers: one
- * Pack a thread with the next row in flight, or two Packs. As many blocks as fit on the GPU at once walk all
- * rows: by their registers, 800 threads a multiprocessor, or 576. */
-typedef struct RowWalk { bool fits; int threads, each; int64_t blocks; } RowWalk;
+/* Launch configuration of a backward that holds a row in a warp, or one of more than `most` Packs a lane in a
+ * block with two Packs a thread, and sums over rows in registers. As many blocks as fit on the GPU at once
+ * walk all rows: by their registers, 8 to 24 warps a multiprocessor, or 576 threads. */
+typedef struct RowWalk { bool fits, block; int threads, each; int64_t blocks; } RowWalk;
 
-static inline RowWalk walk_of(int64_t rows, int64_t packs)
+static inline RowWalk walk_of(int64_t rows, int64_t packs, int most)
 {
-    RowWalk w = { packs <= 2 * 512, 256, packs <= 256 ? 1 : 2, 0 };
-    if (w.fits) w.threads = (int)ceil_div(ceil_div(packs, w.each), 32) * 32;
-    int64_t held = (w.each == 1 ? 800 : 576) / w.threads;
-    w.blocks = min_i64(rows, SPLIT * (held > 0 ? held : 1));
+    RowWalk w = { packs <= 2 * 512, packs > most * 32, 256, (int)ceil_div(packs, 32), 0 };
+    if (w.block && w.fits) w.threads = (int)ceil_div(ceil_div(packs, 2), 32) * 32;
+    int64_t held = w.block ? 576 / w.threads : w.each > 2 ? 1 : 4 - w.each;
+    w.blocks = min_i64(w.block ? rows : ceil_div(rows, w.threads / 32), SPLIT * (held > 0 ? held : 1));
     return w;
 }
 
