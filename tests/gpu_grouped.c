@@ -18,6 +18,18 @@ static void product(Shape x, Share s, int flags, DType in, DType out, Layout l)
     CALL(grouped_gemm, c, a, b, off, (LoraTerm){ 0 }, flags);
 }
 
+/* A weight gradient with the squares of its strips. */
+static void product_squares(Shape x, Share s, DType in, Layout l)
+{
+    fresh();
+    Tensor  off = offsets_of(s, x.E, x.most);
+    int64_t used = rows_used(off), n[] = { x.E, x.K, x.N }, parts = grouped_squares_parts(n);
+    Tensor  a = routed(in, used, x.spare, x.K, l), b = routed(in, used, x.spare, x.N, l);
+    Tensor  c = out3(F32, x.E, x.K, x.N, DENSE), squares = output(gpu_new(F32, 1, &parts, DENSE, 0xff));
+    at_least(c, 1), at_least(squares, 1);
+    CALL(grouped_squares, c, squares, a, b, off);
+}
+
 /* The products fused with their activation, N = F, K = D. The separate ops leave padding rows undefined, so
  * only the fast path, which does not write them, gets any. */
 static void fused(Shape x, Share s, DType d, Layout l, bool gated)
@@ -120,6 +132,21 @@ static void long_experts(void)
                 GEMM_TN | (maybe() ? GEMM_ACC : 0), BF16, i < 4 ? F32 : BF16, maybe() ? DENSE : STRIDED);
 }
 
+/* In tiles and clusters of them, narrow, and in f32; experts without rows have strips of zeros. */
+static void squares_of_gradients(void)
+{
+    for (int i = 0; i < 2 * SHARES; i++) {
+        product_squares((Shape){ any_size(1, 9), 48, 8 * any_size(10, 60), 8 * any_size(10, 60), 9 },
+                        (Share)(i % SHARES), BF16, maybe() ? DENSE : STRIDED);
+        product_squares((Shape){ 3, 20, any_size(1, 90), any_size(1, 300), 2 }, (Share)(i % SHARES),
+                        floats[i & 1], any_layout());
+    }
+    product_squares((Shape){ 3, 1030, 264, 256, 7 }, ZIPF, BF16, DENSE);
+    product_squares((Shape){ 16, 128, 768, 1024, 500 }, ZIPF, BF16, DENSE);
+    product_squares((Shape){ 4, 0, 128, 256, 33 }, EVEN, BF16, DENSE);
+    product_squares((Shape){ 4, 0, 128, 256, 0 }, EVEN, BF16, DENSE);
+}
+
 static void nothing_to_do(void)
 {
     for (int m = 0; m < 3; m++) {
@@ -151,6 +178,7 @@ static void beside_a_kernel(void)
         gpu_share(held[i], reserved[i]);
         experts_of_a_model();
         long_experts();
+        product_squares((Shape){ 16, 128, 768, 1024, 500 }, ZIPF, BF16, DENSE);
         tails_of_tiles();
         fused_tiles();
         nothing_to_do();
@@ -166,6 +194,7 @@ int main(void)
     GPU_RUN(widths_off_the_tile);
     GPU_RUN(experts_of_a_model);
     GPU_RUN(long_experts);
+    GPU_RUN(squares_of_gradients);
     GPU_RUN(fused_any_size);
     GPU_RUN(fused_tiles);
     GPU_RUN(nothing_to_do);

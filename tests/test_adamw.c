@@ -33,12 +33,15 @@ static void known_squares(void)
     for (int i = 0; i < 4; i++) cell[i] = -1;
     op_squares(BE, out, each, &(Addends){ 0 });
     EXPECT(value(out) == 0.5, "an empty list adds %g", value(out) - 0.5);
-    op_squares(BE, out, each, &(Addends){ 3, { { t_rows(x, 0, 3), 2 }, { t_rows(x, 3, 0), 3 },
-                                                 { t_rows(x, 3, 1), 0 } } });
+    op_squares(BE, out, each, &(Addends){ 3, { { t_rows(x, 0, 3), 2, false }, { t_rows(x, 3, 0), 3, false },
+                                                 { t_rows(x, 3, 1), 0, false } } });
     EXPECT(value(out) == 114.5 && cell[2] == 14 && cell[0] == 100 && cell[3] == 0 && cell[1] == -1,
            "%g; cells %g %g %g %g", value(out), cell[0], cell[1], cell[2], cell[3]);
-    op_squares(BE, out, none, &(Addends){ 1, { { t_rows(x, 1, 1), 99 } } });
+    op_squares(BE, out, none, &(Addends){ 1, { { t_rows(x, 1, 1), 99, false } } });
     EXPECT(value(out) == 118.5, "%g", value(out));
+    op_squares(BE, out, each, &(Addends){ 2, { { t_rows(x, 2, 2), 1, true },
+                                               { t_rows(x, 0, 2), 2, false } } });
+    EXPECT(value(out) == 136.5 && cell[1] == 13 && cell[2] == 5, "squares among others: %g", value(out));
     num_clear();
 }
 
@@ -53,7 +56,7 @@ static void squares_of_lists(void)
         for (int i = 0; i < n; i++) {
             int64_t size = num_below(i % 9 ? 90 : 150000), shift = num_below(4);
             Tensor  x = num_randn(F32, 1, size + shift);
-            list.at[i] = (Addend){ t_rows(t_wrap(x.data, F32, 1, &x.n[1]), shift, size), n - 1 - i };
+            list.at[i] = (Addend){ t_rows(t_wrap(x.data, F32, 1, &x.n[1]), shift, size), n - 1 - i, false };
             want += square_sum(list.at[i].x);
         }
         for (int i = 0; i < 2; i++) {
@@ -151,7 +154,7 @@ static void check_steps(int64_t n, DType dw, DType ds, bool master, float max_no
     for (int64_t i = 0; i < n; i++) s[i] = (State){ get(w, i), 0, 0 };
     for (h.step = 1; h.step <= 5; h.step++) {
         Tensor g = num_randn(F32, 1, n), norm = tally(0);
-        op_squares(BE, norm, none, &(Addends){ 1, { { g, 0 } } });
+        op_squares(BE, norm, none, &(Addends){ 1, { { g, 0, false } } });
         op_adamw(BE, w, p, m, v, g, norm, h);
         for (int64_t i = 0; i < n; i++) step_double(&s[i], get(g, i), value(norm), h);
     }
@@ -216,7 +219,7 @@ static void a_split_master_takes_the_same_steps(DType moments, int64_t n)
         Tensor g = num_randn(F32, 1, n), norm = tally(0);
         for (int64_t i = 0; i < n; i += 3) put(g, i, 0);          /* decay alone */
         for (int64_t i = 1; i < n; i += 7) put(g, i, get(g, i) * 1e-30f);
-        op_squares(BE, norm, none, &(Addends){ 1, { { g, 0 } } });
+        op_squares(BE, norm, none, &(Addends){ 1, { { g, 0, false } } });
         op_adamw(BE, w[0], p, m[0], v[0], g, norm, h);
         op_adamw(BE, w[1], rest, m[1], v[1], g, norm, h);
         int64_t lost = 0;

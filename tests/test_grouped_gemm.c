@@ -113,6 +113,33 @@ static void crosses_tiles(void)
                      i == 2 ? 70 : 600, i == 2 ? 300 : 70, i == 2 ? 270 : 40);
 }
 
+/* c is that of grouped_gemm to the bit, and every strip has its squares. */
+static void strips_are_squared(void)
+{
+    static const int64_t sizes[][2] = { { 1, 1 }, { 16, 256 }, { 17, 257 }, { 130, 300 }, { 40, 700 } };
+    for (int i = 0; i < 10; i++) {
+        int64_t E = 1 + num_below(4), R = 30, M = sizes[i / 2][0], N = sizes[i / 2][1], n[] = { E, M, N };
+        int64_t parts = grouped_squares_parts(n), down = (M + 127) / 128 * 8, across = (N + 255) / 256;
+        Tensor  off = make_offsets(E, &R, (Spread)(i % SPREADS)), a = num_randn(i & 1 ? BF16 : F32, R, M);
+        Tensor  b = num_randn((DType)a.dtype, R, N), c = poison3(F32, E, M, N), want = poison3(F32, E, M, N);
+        Tensor  squares = num_poison(F32, 1, parts);
+        squares = t_wrap(squares.data, F32, 1, &parts);
+        double *sum = calloc((size_t)parts, sizeof *sum);
+        op_grouped_gemm(BE, want, a, b, off, none, GEMM_TN);
+        op_grouped_squares(BE, c, squares, a, b, off);
+        EXPECT(!memcmp(c.data, want.data, (size_t)t_bytes(c)), "%d x %d: other bits", (int)M, (int)N);
+        for (int64_t k = 0; k < E * M * N; k++) {
+            int64_t strip = (k / (M * N) * down + k / N % M / 16) * across + k % N / 256;
+            sum[strip] += get(want, k) * get(want, k);
+        }
+        EXPECT(parts == E * down * across, "%d strips", (int)parts);
+        for (int64_t k = 0; k < parts; k++)
+            EXPECT(fabs(sum[k] - get(squares, k)) <= 1e-6 * sum[k], "strip %d: %g", (int)k, get(squares, k));
+        free(sum);
+        num_clear();
+    }
+}
+
 static void equal_bits(void)
 {
     int threads = omp_get_max_threads();
@@ -217,6 +244,7 @@ int main(void)
     RUN(known_values);
     RUN(agrees_with_definition);
     RUN(crosses_tiles);
+    RUN(strips_are_squared);
     RUN(equal_bits);
     RUN(fused_is_separate);
     RUN(no_experts);

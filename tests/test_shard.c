@@ -156,7 +156,8 @@ static void step_truth(Backend *be, const ParamSet *s, int step)
     for (int i = 0; i < s->n; i++) {
         Whole *w = &truth[step][index_param(s->p[i])];
         if (is_live(s->p[i], step))
-            op_squares(be, sumsq, (Tensor){ 0 }, &(Addends){ 1, { { t_wrap(w->g, F32, 1, &w->n), 0 } } });
+            op_squares(be, sumsq, (Tensor){ 0 }, &(Addends){ 1, { { t_wrap(w->g, F32, 1, &w->n), 0,
+                                                                         false } } });
     }
     norms[step] = sum;
     for (int i = 0; i < s->n; i++) {

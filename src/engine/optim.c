@@ -25,6 +25,14 @@ static Range range_of(const Param *p, int i)
 
 bool optim_owns_piece(const Param *p, int i) { return range_of(p, i).n > 0; }
 
+/* Of a gradient whose squares are known by strips, those; else the gradient. */
+static Addend addend_of(const Param *p, Range r, int64_t cell)
+{
+    if (p->step.squared && p->pieces == 1 && r.n == t_count(p->shard.g))
+        return (Addend){ p->shard.squares, cell, true };
+    return (Addend){ t_rows(shard_slice(p, p->shard.g), r.at, r.n), cell, false };
+}
+
 void optim_grad_norm(const Model *m, Backend *be, Tensor sumsq, Tensor squares)
 {
     const Mesh *mesh = m->params.mesh;
@@ -38,7 +46,7 @@ void optim_grad_norm(const Model *m, Backend *be, Tensor sumsq, Tensor squares)
         for (int k = 0; k < p->pieces; k++, cell++) {
             Range r = range_of(p, k);
             if (!r.n) continue;
-            list.at[list.n++] = (Addend){ t_rows(shard_slice(p, p->shard.g), r.at, r.n), cell };
+            list.at[list.n++] = addend_of(p, r, cell);
             if (list.n == ADDENDS) op_squares(be, sumsq, squares, &list), list.n = 0;
         }
     }

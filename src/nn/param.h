@@ -44,6 +44,8 @@ typedef struct QuantizedWeight { Tensor q, scale, qt, scale_t; } QuantizedWeight
 /* The part of a parameter that this rank holds. */
 typedef struct ParamShard {
     Tensor  w, g;                        /* compute dtype; f32 gradient, absent if frozen */
+    Tensor  squares;                     /* sums of squares of g by its strips (op_grouped_squares); absent:
+                                            g is no product of experts, or it is summed over ranks */
     QuantizedWeight fp8;                 /* of w; absent: none are kept */
     Tensor  master, m, v;                /* optimizer state of `len` elements: f32 master or, with a bf16 w,
                                             the i16 rest of it (ops/adamw.c), absent when w is f32; moments in
@@ -62,6 +64,7 @@ typedef struct ParamShard {
 typedef struct ParamStep {
     bool has_grad;   /* backward made a gradient; others are neither updated nor decayed */
     bool grad_unset;                     /* g is undefined: the first product overwrites it, later ones add */
+    bool squared;                        /* shard.squares are those of g */
 } ParamStep;
 
 typedef struct Param {

@@ -184,8 +184,11 @@ void experts_dx(const Pass *c, Tensor dx, CodedRows dy, const Param *w, ExpertRo
 
 void experts_dw(const Pass *c, Param *w, Tensor dy, Tensor x, ExpertRows rows)
 {
-    if (t_has(w->shard.g))
-        op_grouped_gemm(c->be, w->shard.g, dy, x, rows.offsets, (LoraTerm){ 0 }, param_grad_flags(w));
+    if (!t_has(w->shard.g)) return;
+    int flags = param_grad_flags(w);
+    w->step.squared = t_has(w->shard.squares) && !(flags & GEMM_ACC);
+    if (w->step.squared) op_grouped_squares(c->be, w->shard.g, w->shard.squares, dy, x, rows.offsets);
+    else op_grouped_gemm(c->be, w->shard.g, dy, x, rows.offsets, (LoraTerm){ 0 }, flags);
 }
 
 static void fp8_act(const Pass *c, ExpertAct by, Tensor gu, CodedRows h, CodedRows x, const Param *w)

@@ -77,13 +77,21 @@ static HOT double square_sum(const float *x, int64_t n)
     return s;
 }
 
-static double chunks_sum(const float *x, int64_t n)
+static HOT double plain_sum(const float *x, int64_t n)
+{
+    double s = 0.0;
+    #pragma omp simd reduction(+:s)
+    for (int64_t i = 0; i < n; i++) s += (double)x[i];
+    return s;
+}
+
+static double chunks_sum(const float *x, int64_t n, bool squared)
 {
     double part[CPU_CHUNKS], sum = 0.0;
     #pragma omp parallel for schedule(static) if(worth_threads(n))
     for (int c = 0; c < CPU_CHUNKS; c++) {
         int64_t from = chunk_begin(n, c), to = chunk_begin(n, c + 1);
-        part[c] = square_sum(x + from, to - from);
+        part[c] = squared ? plain_sum(x + from, to - from) : square_sum(x + from, to - from);
     }
     for (int c = 0; c < CPU_CHUNKS; c++) sum += part[c];
     return sum;
@@ -93,7 +101,7 @@ void cpu_squares(Backend *be, Tensor out, Tensor each, const Addends *list)
 {
     for (int i = 0; i < list->n; i++) {
         const Addend *s = &list->at[i];
-        double sum = chunks_sum((const float *)s->x.data, t_count(s->x));
+        double sum = chunks_sum((const float *)s->x.data, t_count(s->x), s->squared);
         *(double *)out.data += sum;
         if (t_has(each)) ((double *)each.data)[s->cell] = sum;
     }

@@ -5,6 +5,9 @@
  *   GEMM_TN  c[e] = a[e's rows]' b[e's rows]    a (R, M), b (R, N), c (E, M, N)
  *
  *   grouped_gemm     with a LoRA term (NT, NN): + low_rank[r,:] w[e]', + low_rank[r,:] w[e]
+ *   grouped_squares  GEMM_TN without GEMM_ACC into a dense f32 c (E, M, N), and the sums of squares of its
+ *                    strips of SQUARES_ROWS x SQUARES_COLS, row by row of them, so that its norm needs no
+ *                    second reading: squares (grouped_squares_parts) f32
  *   grouped_scaled   scale times the product, with dropout (ops.h) of a in NT, of b in TN, of the product in
  *                    NN
  *
@@ -62,6 +65,16 @@ Cost grouped_gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets
     int64_t n = expert_rows(be, a.n[0]);
     p.flops += 2.0 * (double)(n * lora.low_rank.n[1]) * (double)c.n[1];
     p.rd    += expert_bytes(be, lora.low_rank) + t_bytes(lora.w);
+    return p;
+}
+
+Cost grouped_squares_cost(Backend *be, Tensor c, Tensor squares, Tensor a, Tensor b, Tensor offsets)
+{
+    REQUIRE(c.rank == 3 && c.dtype == F32 && t_dense(c) && c.n[0] == offsets.n[0] - 1 && squares.rank == 1 &&
+            squares.dtype == F32 && t_dense(squares) && squares.n[0] == grouped_squares_parts(c.n),
+            "grouped_squares: c %s squares %s", t_fmt(c), t_fmt(squares));
+    Cost p = product_cost(be, c, a, b, offsets, GEMM_TN);
+    p.wr += t_bytes(squares);
     return p;
 }
 
@@ -139,6 +152,40 @@ static void product(Backend *be, Tensor c, Terms x, Tensor offsets)
 void cpu_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, LoraTerm lora, int flags)
 {
     product(be, c, (Terms){ .a = a, .b = b, .lora = lora, .scale = 1.0f, .flags = flags }, offsets);
+}
+
+static HOT double square_sum(const float *x, int64_t n)
+{
+    double s = 0.0;
+    for (int64_t i = 0; i < n; i++) s += (double)x[i] * x[i];
+    return s;
+}
+
+int64_t grouped_squares_parts(const int64_t n[3])
+{
+    int64_t tile = 8 * SQUARES_ROWS, cols = SQUARES_COLS;
+    return n[0] * ((n[1] + tile - 1) / tile * 8) * ((n[2] + cols - 1) / cols);
+}
+
+/* A strip outside c has no elements: strips of an expert fill whole tiles. */
+static double strip_squares(Tensor c, int64_t strip)
+{
+    int64_t across = (c.n[2] + SQUARES_COLS - 1) / SQUARES_COLS;
+    int64_t down = grouped_squares_parts(c.n) / c.n[0] / across;
+    int64_t row = strip / across % down * SQUARES_ROWS, end = row + SQUARES_ROWS;
+    int64_t col = strip % across * SQUARES_COLS, cols = c.n[2] - col;
+    double  sum = 0.0;
+    if (cols > SQUARES_COLS) cols = SQUARES_COLS;
+    for (; row < end && row < c.n[1]; row++)
+        sum += square_sum((const float *)t_at(c, strip / across / down).data + row * c.n[2] + col, cols);
+    return sum;
+}
+
+void cpu_grouped_squares(Backend *be, Tensor c, Tensor squares, Tensor a, Tensor b, Tensor offsets)
+{
+    product(be, c, (Terms){ .a = a, .b = b, .scale = 1.0f, .flags = GEMM_TN }, offsets);
+    #pragma omp parallel for schedule(static) if(worth_threads(t_count(c)))
+    for (int64_t i = 0; i < squares.n[0]; i++) ((float *)squares.data)[i] = (float)strip_squares(c, i);
 }
 
 void cpu_grouped_scaled(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale, Dropout drop,

@@ -69,7 +69,8 @@ static void add_adamw(Backend *be, AdamW h)
 static void add_addends(Backend *be, const Addends *a)
 {
     add_word(be, a->n);
-    for (int i = 0; i < a->n; i++) add_tensor(be, a->at[i].x), add_word(be, a->at[i].cell);
+    for (int i = 0; i < a->n; i++)
+        add_tensor(be, a->at[i].x), add_word(be, a->at[i].cell), add_word(be, a->at[i].squared);
 }
 
 static void add_limits(Backend *be, StepLimits l)

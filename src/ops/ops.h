@@ -83,10 +83,15 @@ int64_t attention_bwd_workspace(const AttentionWork *w);
 /* Experts in groups of neighbours, of which a token's experts lie in `top`; groups 0 or 1: anywhere. */
 typedef struct RouterGroups { int groups, top; } RouterGroups;
 
-/* Dense f32 tensors whose squares one call sums, and the cell that each tensor's own sum goes to. The list is
- * a kernel argument, which limits its length. */
+/* Strips of a stack of matrices, each with its own sum of squares (ops/grouped_gemm.c); n: of the stack. */
+enum { SQUARES_ROWS = 16, SQUARES_COLS = 256 };
+int64_t grouped_squares_parts(const int64_t n[3]);
+
+/* Dense f32 tensors whose squares one call sums, and the cell that each tensor's own sum goes to. `squared`:
+ * x has sums of squares, which are added as they are. The list is a kernel argument, which limits its
+ * length. */
 enum { ADDENDS = 128 };
-typedef struct Addend { Tensor x; int64_t cell; } Addend;
+typedef struct Addend { Tensor x; int64_t cell; bool squared; } Addend;
 typedef struct Addends { int n; Addend at[ADDENDS]; } Addends;
 
 /* Elements from `at` on, flat, of a matrix (N, K) or a stack of them: ops/quantize_slice.c. */

@@ -231,6 +231,15 @@ const char *label_of(const Shard *s, const ShardBucket *b)
     return p->form == FORM_ROWS ? names[p->group] : "experts";
 }
 
+/* Sums of squares that the products of an expert's gradient leave; 0: none, because the gradient is not whole
+ * until ranks have added theirs. */
+static int64_t squares_of(const ShardBucket *b, const Param *p)
+{
+    bool experts = p->form == FORM_EXPERT_GATE_UP || p->form == FORM_EXPERT_DOWN;
+    bool whole = !b->frozen && !b->level && comm_size(b->sum_comm) == 1 && p->pieces == 1;
+    return experts && whole ? grouped_squares_parts(p->shard.shape) : 0;
+}
+
 /* The kinds of memory that a bucket needs, for shard_sizes and shard_bind. */
 typedef struct Needs { bool w, own_w, g, own_g; } Needs;
 
@@ -275,6 +284,7 @@ ShardSizes shard_sizes(const Shard *s)
         if (b->level == 3 && owns_weight_buffer(s, b->unit))
             z.param += arena_bytes(b->elems, b->coded ? E4M3 : d);
         if (ring && n.own_g) z.grad  += arena_bytes(b->elems, F32);
+        EACH_ITEM(i, s, b) z.optim += arena_bytes(squares_of(b, i->p), F32);
     }
     z.param += codes_bytes(s);
     state_sizes(s, &z);
@@ -292,6 +302,14 @@ static void bind_bucket(Shard *s, ShardBucket *b, Arena *param, Arena *grad)
     if (n.own_g) b->own_g = t1(grad, label, F32, b->slice);
     if (n.w)     b->own_w = t_rows(b->w, b->at, b->slice);
     if (n.g)     b->own_g = t_rows(b->g, b->at, b->slice);
+}
+
+static void bind_squares(Shard *s, ShardBucket *b, Arena *optim)
+{
+    EACH_ITEM(i, s, b) {
+        int64_t parts = squares_of(b, i->p);
+        if (parts) i->p->shard.squares = t1(optim, "squares", F32, parts);
+    }
 }
 
 /* Memory that a unit has while it is in use. */
@@ -317,6 +335,7 @@ void shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim, 
         EACH_IN_UNIT(b, s, u) bind_buffers(s, b, param, grad);
     }
     EACH_BUCKET(b, s) {
+        bind_squares(s, b, optim);
         weights_point(s, b, b->level < 3);
         if (!b->frozen) grads_point(s, b, b->level < 2);
     }

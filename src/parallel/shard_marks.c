@@ -5,7 +5,7 @@
  * far: later micro-batches of a step do the same work. */
 #include "parallel/shard_private.h"
 
-enum { OF_UNIT = 3, OF_PARAM = 2 };
+enum { OF_UNIT = 3, OF_PARAM = 3 };
 
 int shard_marks_key(const Shard *s)
 {
@@ -31,7 +31,7 @@ void shard_marks_read(const Shard *s, int32_t *out)
     EACH_BUCKET(b, s) *out++ = b->begun;
     for (int i = 0; i < s->conf.params->n; i++) {
         const ParamStep *x = &s->conf.params->p[i]->step;
-        *out++ = x->has_grad, *out++ = x->grad_unset;
+        *out++ = x->has_grad, *out++ = x->grad_unset, *out++ = x->squared;
     }
     for (int u = 0; u < s->units; u++) *out++ = s->unit[u].backs;
 }
@@ -49,6 +49,7 @@ void shard_marks_advance(Shard *s, const int32_t *before, const int32_t *after)
     for (int u = 0; u < s->units; u++, at += OF_UNIT) s->unit[u].users = at[0], s->unit[u].writers = at[1];
     EACH_BUCKET(b, s) b->begun = *at++ != 0;
     for (int i = 0; i < s->conf.params->n; i++, at += OF_PARAM)
-        s->conf.params->p[i]->step = (ParamStep){ .has_grad = at[0] != 0, .grad_unset = at[1] != 0 };
+        s->conf.params->p[i]->step = (ParamStep){ .has_grad = at[0] != 0, .grad_unset = at[1] != 0,
+                                                  .squared = at[2] != 0 };
     for (int u = 0; u < s->units; u++) s->unit[u].backs += backs[1][u] - backs[0][u];
 }

@@ -18,7 +18,7 @@ static void zero_unwritten(Shard *s, ShardBucket *b)
 static void reset_grads(Shard *s, ShardBucket *b)
 {
     EACH_ITEM(i, s, b) {
-        i->p->step.grad_unset = i->product;
+        i->p->step.grad_unset = i->product, i->p->step.squared = false;
         if (!i->product) op_fill(s->be, i->p->shard.g, 0.0f);
     }
 }

@@ -39,6 +39,7 @@ static const OpKind kinds[OP_N] = {
 };
 static const OpKind special[OP_N] = {
     [OP_grouped_gemm]     = { WORK_GROUPED, 2 },          /* a kernel assigns tiles first */
+    [OP_grouped_squares]  = { WORK_GROUPED, 2 },
     [OP_grouped_scaled]   = { WORK_GROUPED, 1 },
     [OP_grouped_swiglu]   = { WORK_GROUPED, 2 },
     [OP_grouped_dswiglu]  = { WORK_GROUPED, 2 },

@@ -22,7 +22,7 @@ enum { BLOCKS = 4224, LEAST = 8192, EACH = 4, ADDERS = 1024 };
 
 /* Tensor i has the parts from its `first` up to that of tensor i + 1; an end marker follows the last
  * tensor. */
-struct Span { const float *x; int64_t n; int first, cell; };
+struct Span { const float *x; int64_t n; int first; unsigned cell : 31, squared : 1; };
 struct Spans { Span at[ADDENDS + 1]; int n; };
 static_assert(sizeof(Spans) <= 4000, "a kernel has 4 KB for its arguments");
 
@@ -35,10 +35,11 @@ static Spans cut(const Addends *list)
     length = ceil_div(all, BLOCKS) > LEAST ? ceil_div(all, BLOCKS) : LEAST;
     for (int i = 0; i < list->n; i++) {
         const Addend *from = &list->at[i];
-        s.at[i] = Span{ (const float *)from->x.data, t_count(from->x), first, (int)from->cell };
+        s.at[i] = Span{ (const float *)from->x.data, t_count(from->x), first,
+                        (unsigned)from->cell & INT32_MAX, from->squared };
         first += (int)ceil_div(s.at[i].n, length);
     }
-    s.at[list->n] = Span{ NULL, 0, first, 0 };
+    s.at[list->n] = Span{ NULL, 0, first, 0, 0 };
     s.n = list->n;
     return s;
 }
@@ -54,19 +55,22 @@ static __device__ inline int holder(const Spans &s, int part)
     return i;
 }
 
-static __device__ inline double square(float x) { return (double)x * x; }
+static __device__ inline double square(float x, bool squared) { return (double)x * (squared ? 1.0f : x); }
 
 /* One of `parts` of a tensor, by runs of four from the first 16-byte border on; the few elements before it
  * and behind the last run go to the first threads of part 0. */
-static __device__ inline double part_sum(const float *x, int64_t n, int part, int parts)
+static __device__ inline double part_sum(const Span &s, int part, int parts)
 {
+    const float *x = s.x;
+    int64_t n = s.n;
+    bool    squared = s.squared;
     int64_t head = (-(intptr_t)x & 15) / 4, lane = (int64_t)part * THREADS + threadIdx.x;
     int64_t step = (int64_t)parts * THREADS, runs, rest;
     double  sum = 0.0;
     if (head > n) head = n;
     runs = (n - head) / 4, rest = head + runs * 4;
-    if (lane < head) sum += square(x[lane]);
-    if (rest + lane < n) sum += square(x[rest + lane]);
+    if (lane < head) sum += square(x[lane], squared);
+    if (rest + lane < n) sum += square(x[rest + lane], squared);
     for (int64_t i = lane; i < runs; i += EACH * step) {
         Run<float, 4> v[EACH];
         #pragma unroll
@@ -76,7 +80,7 @@ static __device__ inline double part_sum(const float *x, int64_t n, int part, in
         for (int k = 0; k < EACH; k++)
             if (i + k * step < runs)
                 #pragma unroll
-                for (int j = 0; j < 4; j++) sum += square(v[k].get(j));
+                for (int j = 0; j < 4; j++) sum += square(v[k].get(j), squared);
     }
     return sum;
 }
@@ -85,7 +89,7 @@ static __global__ void __launch_bounds__(THREADS) square_parts(double *part, con
 {
     __shared__ double work[32];
     int    i = holder(s, blockIdx.x), first = s.at[i].first;
-    double sum = part_sum(s.at[i].x, s.at[i].n, (int)blockIdx.x - first, s.at[i + 1].first - first);
+    double sum = part_sum(s.at[i], (int)blockIdx.x - first, s.at[i + 1].first - first);
     sum = block_sum(sum, work);
     if (!threadIdx.x) part[blockIdx.x] = sum;
 }

@@ -45,6 +45,7 @@ typedef struct GroupedCall {
     int64_t E, every;
     bool    drops;
     DropoutArgs dropout;
+    float  *squares;            /* of c, see grouped_squares; NULL: not wanted */
 } GroupedCall;
 
 /* The first row of each expert, or of each of the `parts` that an expert's rows are cut into. */
@@ -77,6 +78,7 @@ typedef struct GroupedJob {
     int       *drawn;           /* NT, NN: the counter of tile_queue.cuh. TN: counters of tiles assigned
                                    beyond the first of each block: in all, from the front, from the back */
     const int *order;           /* TN: experts, those with the most rows first */
+    float     *squares;         /* TN: sums of squares of c by strips, or NULL */
 } GroupedJob;
 
 /* The shape of a tile, and the threads of a block. */

@@ -118,6 +118,20 @@ __device__ inline void keep(float, uint32_t (&kept)[BN / 4], float (&d)[BN / 2],
 __device__ inline int part_at(bf16, int p)  { return p * 64; }
 __device__ inline int part_at(float, int p) { return BN / 2 + p * 32; }
 
+/* The sum of squares of the strip that a warp has computed; what lies outside c is zero. */
+__device__ inline void put_squares(const GroupedJob &g, const ExpertTile &t, int warp,
+                                   const float (&d)[BN / 2])
+{
+    static_assert(BM == 8 * SQUARES_ROWS && BN == SQUARES_COLS, "a warp's strip");
+    int   down = (g.M + BM - 1) / BM * 8, across = (g.N + BN - 1) / BN;
+    float sum[4] = { };
+    #pragma unroll
+    for (int i = 0; i < BN / 2; i++) sum[i % 4] = fmaf(d[i], d[i], sum[i % 4]);
+    float all = warp_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    int64_t at = ((int64_t)t.e * down + t.m / SQUARES_ROWS + warp) * across + t.n / BN;
+    if (threadIdx.x % 32 == 0) g.squares[at] = all;
+}
+
 /* One warp of the two consumer warpgroups. The strip of one tile is stored during the first products of the
  * next: otherwise the tensor cores would idle a tenth of the time. DROP: the LoRA term is multiplied first,
  * and dropout applied while the sums hold nothing else. */
@@ -181,6 +195,7 @@ __device__ void multiply_tiles(const GroupedJob &g, const int *off, uint32_t bas
         int m = t.m + warp * 16, rows = (MODE == GEMM_TN ? g.M : t.rows) - m;
         if (ACC && !DROP && !steps) rows = 0;
         out = MODE == GEMM_TN ? Strip{ t.n, m, t.e, rows } : Strip{ t.n, t.first + m, 0, rows };
+        if (MODE == GEMM_TN && !ACC && sizeof(C) == sizeof(float) && g.squares) put_squares(g, t, warp, d);
         keep<MODE, ACC>(C(), kept, d, g, out, at, mc);
     }
     #pragma unroll
@@ -395,7 +410,7 @@ template <int MODE, class C, bool ACC, bool DROP> void launch(Backend *be, const
     GroupedJob     g = job_of(q.offsets, E, q.every, N, q.a, q.b, q.lora);
     g.c = q.c.data, g.c_expert = q.c.s[0], g.c_row = q.c.s[tn], g.M = (int)M;
     g.each = (int)(ceil_div(M, cluster ? 2 * BM : BM) * ceil_div(N, BN));
-    g.drawn = drawn, g.order = drawn + 3;
+    g.drawn = drawn, g.order = drawn + 3, g.squares = q.squares;
     Maps        maps = maps_of(be, q.a, q.b, q.lora, tn ? 64 : BM, MODE == GEMM_NT ? BN : 64);
     CUtensorMap mc = map_of(be, stack_of(q.c), 16);
     int64_t most = tn ? E * g.each : (ceil_div(q.a.n[0], BM) + E) * ceil_div(N, BN);
@@ -436,14 +451,31 @@ bool fast(const GroupedCall &q)
     return some && q.a.dtype == BF16 && lies;
 }
 
-void product(Backend *be, const GroupedCall &q)
+/* Returns whether q.squares are those of c. */
+bool product(Backend *be, const GroupedCall &q)
 {
-    if (q.E < 1) return;
-    if (!fast(q)) { grouped_plain(be, q); return; }
-    if (grouped_narrow(be, q)) return;
+    if (q.E < 1) return true;
+    if (!fast(q)) return grouped_plain(be, q), false;
+    if (grouped_narrow(be, q)) return false;
     BY_DTYPE(q.c.dtype, C,
         if (q.add) choose<C, true>(be, q);
         else       choose<C, false>(be, q));
+    return true;
+}
+
+/* A block for each strip of c (E, M, N). */
+__global__ void strip_squares(float *squares, const float *c, int M, int N)
+{
+    __shared__ float work[32];
+    int     down = (M + BM - 1) / BM * 8, across = (N + BN - 1) / BN, strip = blockIdx.x / across;
+    int     row = strip % down * SQUARES_ROWS, col = blockIdx.x % across * BN + threadIdx.x;
+    float   sum = 0.0f;
+    for (int end = min(row + SQUARES_ROWS, M); row < end && col < N; row++) {
+        float x = c[((int64_t)(strip / down) * M + row) * N + col];
+        sum = fmaf(x, x, sum);
+    }
+    sum = block_sum(sum, work);
+    if (!threadIdx.x) squares[blockIdx.x] = sum;
 }
 
 }
@@ -452,6 +484,17 @@ extern "C" void cuda_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Ten
                                   int flags)
 {
     product(be, call_of(c, a, b, offsets, lora, 1.0f, flags));
+}
+
+extern "C" void cuda_grouped_squares(Backend *be, Tensor c, Tensor squares, Tensor a, Tensor b,
+                                     Tensor offsets)
+{
+    LoraTerm    none = { };
+    GroupedCall q = call_of(c, a, b, offsets, none, 1.0f, GEMM_TN);
+    q.squares = (float *)squares.data;
+    if (!product(be, q))
+        LAUNCH(be, "grouped_squares", strip_squares, squares.n[0], SQUARES_COLS, 0, q.squares,
+               (const float *)c.data, (int)c.n[1], (int)c.n[2]);
 }
 
 extern "C" void cuda_grouped_scaled(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale,
