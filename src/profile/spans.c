@@ -8,9 +8,9 @@
 
 const char *span_name(const TraceSpan *s)
 {
-    if (s->name) return s->name;
     if (s->op >= 0) return op_name(s->op);
-    return s->group >= 0 ? group_name((GroupId)s->group) : category_names[s->category];
+    if (s->group >= 0) return group_name((GroupId)s->group);
+    return s->name ? s->name : category_names[s->category];
 }
 
 /* ---- where the host is the device ---- */

@@ -63,15 +63,16 @@ static void put_meta(TraceFile *f, int track, const char *what, const char *name
 
 /* ---- tracks ---- */
 
+/* Under the name of its op where that is known; the kernel is an argument. */
 static void put_span(TraceFile *f, const TraceSpan *s)
 {
-    put_event(f, TRACK_STREAMS + s->stream, span_name(s), "", s->from, s->to);
+    put_event(f, TRACK_STREAMS + s->stream, span_name(s), s->in_flight ? "in flight" : "", s->from, s->to);
     fprintf(f->out, "\",\"cat\":\"%s\",\"args\":{\"part\":\"%s\",\"layer\":%d", category_names[s->category],
             part_words[s->place.part], s->place.layer - 1);
-    if (s->op >= 0) fprintf(f->out, ",\"op\":\"%s\"", op_name(s->op));
+    if (s->name)  fprintf(f->out, ",\"kernel\":\""), put_text(f->out, s->name), fprintf(f->out, "\"");
+    if (s->bytes) fprintf(f->out, ",\"bytes\":%lld", (long long)s->bytes);
     if (s->group >= 0)
         fprintf(f->out, ",\"group\":\"%s\",\"call\":%d", group_name((GroupId)s->group), s->call);
-    if (s->bytes) fprintf(f->out, ",\"bytes\":%lld", (long long)s->bytes);
     if (isfinite(s->launched)) fprintf(f->out, ",\"launched_us\":%.3f", (s->launched - f->zero) * 1e6);
     fprintf(f->out, "}}");
 }
