@@ -3,6 +3,7 @@
 
 #include "data/media_ref.h"
 #include "data/chat_tools.h"
+#include "data/record_form.h"
 
 static void messages_with_marks(void)
 {
@@ -297,6 +298,95 @@ static void shared_lines_equal_the_reference(void)
     fclose(f);
 }
 
+/* Forms of other projects become ours. */
+static void foreign_forms(void)
+{
+    static const struct {
+        const char *theirs, *columns, *ours;
+    } rows[] = {
+        { "{'query': 'q', 'response': 'r', 'id': 1}", "", "{'instruction': 'q', 'output': 'r', 'id': 1}" },
+        { "{'prompt': 'q', 'completion': 'r'}", "", "{'instruction': 'q', 'output': 'r'}" },
+        { "{'question': 'q', 'answer': 'r'}", "", "{'instruction': 'q', 'output': 'r'}" },
+        { "{'prompt': [{'role': 'user', 'content': 'q'}], 'completion': [{'role': 'assistant', 'content': "
+          "'r'}]}",
+          "", "{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'r'}]}" },
+        { "{'dialog': [{'role': 'user', 'content': 'q'}]}", "messages=dialog",
+          "{'messages': [{'role': 'user', 'content': 'q'}]}" },
+        { "{'conversations': [{'from': 'bot', 'value': 'x'}, {'from': 'function_call', 'value': "
+          "'{\\'name\\': 1}'}]}",
+          "",
+          "{'conversations': [{'from': 'assistant', 'value': 'x'}, {'from': 'assistant', 'content': null, "
+          "'tool_calls': [{'name': 1}]}]}" },
+        { "{'messages': [{'role': 'user', 'content': 'q'}], 'images': ['a', 'b']}", "",
+          "{'messages': [{'role': 'user', 'content': '<image><image>q'}], 'images': ['a', 'b']}" },
+        { "{'instruction': 'q', 'output': 'r', 'images': ['a']}", "",
+          "{'instruction': '<image>q', 'output': 'r', 'images': ['a']}" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Json *a = line_parse(rows[i].theirs), *b = line_parse(rows[i].ours);
+        EXPECT_OK(record_form(a, rows[i].columns));
+        EXPECT(json_equal(a, b), "%s: got %s", rows[i].theirs, json_dumps(a, 0));
+        json_decref(a), json_decref(b);
+    }
+}
+
+static void records_are_refused_by_name(void)
+{
+    static const struct {
+        const char *line, *word;
+    } rows[] = {
+        { "{'messages': [{'role': 'user', 'content': '<bbox>'}], 'objects': {'bbox': [[1, 2, 3, 4]]}}",
+          "objects: grounding" },
+        { "{'messages': [{'role': 'user', 'content': '<audio>'}], 'audios': ['a.wav']}",
+          "audios: audio is not read" },
+        { "{'foo': 1, 'bar': 2}", "the keys foo, bar" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Json *line = line_parse(rows[i].line);
+        EXPECT_FAIL(record_form(line, ""), E_DATA, rows[i].word);
+        json_decref(line);
+    }
+    EXPECT_FAIL(record_columns_check("messages"), E_CONFIG, "data.columns");
+}
+
+static void unused_keys_are_counted(void)
+{
+    UnusedKeys u = { 0 };
+    char       text[256];
+    Json      *line = line_parse(
+             "{'id': 1, 'messages': [{'role': 'user', 'content': 'x', 'name': 'n'}], 'rejected_response': 'y'}");
+    unused_keys_add(&u, line, true);
+    unused_keys_add(&u, line, false);
+    unused_keys_text(&u, text, sizeof text);
+    EXPECT_TEXT(text, "id (2), rejected_response (2), messages[].name (1)");
+    json_decref(line);
+}
+
+/* Every JSON line in the documentation is a record that is read. */
+static void documented_examples(void)
+{
+    FILE *f      = fopen("docs/data.md", "r");
+    bool  inside = false;
+    int   read   = 0;
+    EXPECT(f, "docs/data.md");
+    for (char *line; f && (line = next_line(f)); free(line)) {
+        Conversation c;
+        Json        *v = NULL;
+        if (!strncmp(line, "```", 3)) {
+            inside = !strncmp(line, "```json", 7);
+            continue;
+        }
+        if (!inside) continue;
+        EXPECT_OK(json_parse(&v, line, strlen(line), line));
+        EXPECT_OK(record_form(v, ""));
+        EXPECT_OK(conversation_read(&c, v));
+        conversation_close(&c);
+        json_decref(v), read++;
+    }
+    if (f) fclose(f);
+    EXPECT(read >= 12, "%d examples", read);
+}
+
 int main(void)
 {
     RUN(messages_with_marks);
@@ -311,5 +401,9 @@ int main(void)
     RUN(shared_lines_agree);
     RUN(shared_lines_equal_the_reference);
     rmdir(lab_tmp());
+    RUN(foreign_forms);
+    RUN(records_are_refused_by_name);
+    RUN(unused_keys_are_counted);
+    RUN(documented_examples);
     return lab_report();
 }

@@ -105,7 +105,7 @@ static void check_finds_the_bad(void)
     EXPECT_SAID(data("check %s data.max_length=100 data.truncation=delete", recipe), 0,
                 "left out by data.truncation");
     EXPECT_SAID(data("check %s/nothing.yaml", set.dir), 4, "nothing.yaml");
-    EXPECT_SAID(data("chek"), 2, "check, inspect, pack, synth");
+    EXPECT_SAID(data("chek"), 2, "check, inspect, render, pack, synth");
 }
 
 static void inspect_shows_kinds(void)

@@ -7,6 +7,7 @@
 #include "base/thread_pool.h"
 #include "cli/commands.h"
 #include "data/index.h"
+#include "data/record_form.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,6 +35,7 @@ typedef struct DataCheck {
     int64_t          good, bad, over, dropped, unsupervised, pictures, tokens, patches, supervised;
     int64_t          token_bucket[BUCKETS], patch_bucket[BUCKETS];
     PassTotals         totals;
+    UnusedKeys              unused;
     int64_t          pass;
 } DataCheck;
 
@@ -52,12 +54,14 @@ static Status pictures_decode(const Sample *s, SampleScratch *t, const SampleCon
     return OK;
 }
 
-static Status sample_check(SampleResult *f, SampleScratch *t, const SampleConf *c, int64_t id, double *pixels)
+static Status sample_check(SampleResult *f, SampleScratch *t, const SampleConf *c, int64_t id, double *pixels,
+                           UnusedKeys *unused)
 {
     Sample s;
     Status st = sample_load(&s, t, c, id);
     f->over = s.over;
     if (!st) {
+        if (s.json) unused_keys_add(unused, s.json, !c->chat.template);
         *f = (SampleResult){ .size = s.size, .pictures = (int)s.slices, .drop = s.drop };
         st = pictures_decode(&s, t, c, pixels);
         if (st) st = wrap(st, "%s", s.record.where);
@@ -81,6 +85,7 @@ static Status check_block(void *arg, int64_t block)
     SampleScratch t = { 0 };
     int64_t       all = c->view.data.samples, end = (block + 1) * BLOCK < all ? (block + 1) * BLOCK : all;
     double        pixels = 0;
+    UnusedKeys    unused = { 0 };
     Status        st = OK;
     pthread_mutex_lock(&c->lock);
     bool reused = c->frees > 0;
@@ -88,10 +93,11 @@ static Status check_block(void *arg, int64_t block)
     pthread_mutex_unlock(&c->lock);
     if (!reused) st = sample_scratch_open(&t, c->setup->model.tokenizer);
     for (int64_t i = block * BLOCK; !st && i < end; i++)
-        st = sample_check(&c->found[i], &t, &c->view.sample, i, &pixels);
+        st = sample_check(&c->found[i], &t, &c->view.sample, i, &pixels, &unused);
     pthread_mutex_lock(&c->lock);
     c->free[c->frees++] = t;
     c->done += end - block * BLOCK, c->megapixels += pixels / 1e6;
+    unused_keys_join(&c->unused, &unused);
     if (block % 16 == 0) progress(c, false);
     pthread_mutex_unlock(&c->lock);
     return st;
@@ -224,6 +230,10 @@ static void print_check(const DataCheck *c)
     printf("  over budget: %lld refused, %lld left out by data.truncation\n", (long long)c->over,
            (long long)c->dropped);
     if (tokens) printf("  without supervised tokens: %lld\n", (long long)c->unsupervised);
+    char unused[2048];
+    unused_keys_text(&c->unused, unused, sizeof unused);
+    if (*unused) printf("  keys that are not used (records): %s\n", unused);
+    if (d->unread.n) printf("  files that are not read: %s\n", d->unread.v);
     if (c->unsupervised) print_where("no token is supervised", c, is_unsupervised);
     if (c->totals.steps) print_epoch(c);
     for (int64_t i = 0; i < d->files; i++)

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static Status file_add(Dataset *d, const char *path, int source)
 {
@@ -21,33 +22,66 @@ static Status file_add(Dataset *d, const char *path, int source)
     return OK;
 }
 
-static Status glob_add(Dataset *d, const char *pattern, bool only_known, int source)
+/* Files that describe a dataset and are none of it. */
+static bool is_documentation(const char *path)
+{
+    static const char *const names[] = { "readme",     "license",  "licence",           "notice",
+                                         "changelog",  "citation", "dataset_info.json", "dataset_infos.json",
+                                         "state.json", NULL };
+    const char              *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    for (int i = 0; names[i]; i++)
+        if (!strncasecmp(name, names[i], strlen(names[i]))) return true;
+    return false;
+}
+
+static Status note_unread(Dataset *d, const char *path)
+{
+    if (d->unread.n > 1000) return OK;
+    if (d->unread.n) d->unread.n--; /* the NUL */
+    TRY(text_printf(&d->unread, "%s%s", d->unread.n ? ", " : "", path));
+    return text_push(&d->unread, "", 1);
+}
+
+/* One file of a folder: a dataset file is added, another is noted. */
+static Status folder_file(Dataset *d, const char *path, int source)
+{
+    if (folder_is(path)) return OK;
+    if (format_has_suffix(path) && !is_documentation(path)) return file_add(d, path, source);
+    return note_unread(d, path);
+}
+
+static Status glob_add(Dataset *d, const char *pattern, bool only_known, bool below, int source)
 {
     glob_t  found = { 0 };
     int64_t before = d->files;
     int     rc = glob(pattern, GLOB_BRACE, NULL, &found);
     Status  st = OK;
     for (size_t i = 0; rc == 0 && !st && i < found.gl_pathc; i++)
-        if (!only_known || format_has_suffix(found.gl_pathv[i])) st = file_add(d, found.gl_pathv[i], source);
+        st = only_known ? folder_file(d, found.gl_pathv[i], source) : file_add(d, found.gl_pathv[i], source);
     globfree(&found);
-    if (!st && d->files == before)
+    if (!st && d->files == before && !(only_known && below))
         st = fail(E_IO, "%s[%d].path: %s: no such file%s", d->conf.key, source, pattern,
                   only_known ? " of a dataset format in that folder"
                              : "; a relative path starts at the current directory");
     return st;
 }
 
-/* A path that exists is taken literally, even with glob characters in it; a folder stands for the files in
- * it. */
+/* A path that exists is taken literally, even with glob characters in it. A folder stands for the dataset
+ * files in it or, where it has none, in its folders, as data/ of a dataset of the Hugging Face hub. */
 static Status add_source_files(Dataset *d, int i)
 {
     const char *path = d->source[i].conf->path;
     char        inside[4096];
     if (!*path) return fail(E_CONFIG, "%s[%d].path: not set", d->conf.key, i);
-    if (!folder_is(path)) return file_is(path) ? file_add(d, path, i) : glob_add(d, path, false, i);
+    if (!folder_is(path)) return file_is(path) ? file_add(d, path, i) : glob_add(d, path, false, false, i);
     if (snprintf(inside, sizeof inside, "%s/*", path) >= (int)sizeof inside)
         return fail(E_CONFIG, "%s[%d].path: too long", d->conf.key, i);
-    return glob_add(d, inside, true, i);
+    int64_t before = d->files;
+    TRY(glob_add(d, inside, true, true, i));
+    if (d->files > before) return OK;
+    if (snprintf(inside, sizeof inside, "%s/*/*", path) >= (int)sizeof inside)
+        return fail(E_CONFIG, "%s[%d].path: too long", d->conf.key, i);
+    return glob_add(d, inside, true, false, i);
 }
 
 /* Files are opened in parallel; check_source then reports errors in the order of the files. */
@@ -145,6 +179,7 @@ static Status open_all(Dataset *d)
         s->conf = &d->conf.sources->item[d->sources];
         if (s->conf->weight > 0) TRY(add_source_files(d, d->sources));
     }
+    if (d->unread.n) log_info(d->conf.log, "%s: files that are not read: %s", d->conf.key, d->unread.v);
     TRY(files_open(d));
     for (int i = 0; i < n; i++) {
         TRY(check_source(d, i));
@@ -165,6 +200,7 @@ void dataset_close(Dataset *d)
 {
     for (int64_t i = 0; i < d->files; i++) format_close(&d->file[i].file);
     free(d->file), free(d->source);
+    text_close(&d->unread);
     mem_pool_close(&d->keep);
     *d = (Dataset){ 0 };
 }

@@ -51,6 +51,7 @@ typedef struct Dataset {
     int64_t     samples;                 /* number of ids */
     int64_t     pass;                    /* positions in one pass */
     int64_t     damaged;                 /* files that end early */
+    Text           unread; /* names of files in folders that are not read, or empty; ends with a NUL */
     MemPool        keep;
 } Dataset;
 

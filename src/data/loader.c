@@ -2,6 +2,8 @@
 #include "data/fingerprint.h"
 #include "data/loader_private.h"
 
+#include "data/record_form.h"
+
 #include "base/clock.h"
 #include "base/cond.h"
 #include "base/file_version.h"
@@ -128,6 +130,30 @@ static Status open_all(Loader *l, const Json *state)
     return OK;
 }
 
+enum { PROBED = 64 }; /* records whose keys are looked at when a run starts */
+
+/* Says which keys of the records nothing reads, before a run has trained on half of what its data say. */
+static void log_unused_keys(Loader *l)
+{
+    UnusedKeys unused = { 0 };
+    char       text[2048];
+    int64_t    step = l->data.samples / PROBED + 1;
+    for (int64_t i = 0; i < l->data.samples; i += step) {
+        Record r;
+        Json  *v = NULL;
+        if (dataset_read(&l->data, i, &r)) continue;
+        if (r.kind == RECORD_JSON && !json_parse(&v, r.text, r.len, "record") &&
+            !record_form(v, l->sample.columns))
+            unused_keys_add(&unused, v, !l->sample.chat.template);
+        json_decref(v);
+        record_close(&r);
+    }
+    unused_keys_text(&unused, text, sizeof text);
+    if (*text)
+        log_info(l->conf.log, "keys of data records that are not used (of %lld looked at): %s",
+                 (long long)((l->data.samples + step - 1) / step), text);
+}
+
 Status loader_open(Loader **out, const LoaderConf *conf, const Json *state)
 {
     Loader *l = *out = calloc(1, sizeof *l);
@@ -140,6 +166,7 @@ Status loader_open(Loader **out, const LoaderConf *conf, const Json *state)
     pthread_cond_init(&l->work, NULL);
     cond_open(&l->ready);
     Status st = open_all(l, state);
+    if (!st && conf->rank == 0 && !conf->once) log_unused_keys(l);
     if (st) loader_close(l), *out = NULL;
     return st;
 }
@@ -218,11 +245,12 @@ static Status bad_sample(Loader *l, Status status, const char *text, int64_t id,
     if (l->warned++ < MOST_WARNINGS && !l->rewound) log_warn(l->conf.log, "left out: %s", text);
     if (epoch != l->bad_epoch) l->bad_epoch = epoch, l->bad_pass = 0;
     l->skipped++, l->bad_pass++;
-    if (l->bad_pass < 2 || l->bad_pass * 100 <= l->data.pass) return OK;
+    double share = l->conf.recipe->data.bad_share;
+    if (l->bad_pass < 2 || (double)l->bad_pass <= share * (double)l->data.pass) return OK;
     return fail(E_DATA,
-                "%lld of %lld samples are bad, more than 1 %%; the latest: %s; see quarantine.jsonl, or run "
-                "`treb data check`",
-                (long long)l->bad_pass, (long long)l->data.pass, text);
+                "%lld of %lld samples are bad, more than %.4g %% (data.bad_share); the latest: %s; see "
+                "quarantine.jsonl, or run `treb data check`",
+                (long long)l->bad_pass, (long long)l->data.pass, 100 * share, text);
 }
 
 static Status bad_samples(Loader *l, const PendingStep *s)

@@ -13,7 +13,7 @@
  *
  * A sample that cannot be used ends the run or is left out, as data.bad_sample says. A sample left out is
  * listed in quarantine.jsonl and counted with the step it would have been in; the run ends when more than one
- * sample and more than 1 % of a pass are left out. */
+ * sample and more than data.bad_share of a pass are left out. */
 #ifndef DATA_LOADER_H
 #define DATA_LOADER_H
 

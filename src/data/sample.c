@@ -4,6 +4,8 @@
 #include "base/grow.h"
 #include "data/chat_template.h"
 #include "data/media.h"
+#include "data/record_form.h"
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,6 +52,8 @@ Status sample_conf(SampleConf *c, const Config *recipe, const Tokenizer *t, cons
     c->max_length = recipe->data.max_length < b->tokens ? recipe->data.max_length : b->tokens;
     c->truncation = chat_truncation_named(recipe->data.truncation);
     c->media_dir  = recipe->data.media_dir;
+    c->columns    = recipe->data.columns;
+    TRY(record_columns_check(c->columns));
     return OK;
 }
 
@@ -76,10 +80,11 @@ static Json *picture_names(const Record *r)
 }
 
 /* Without a list of pictures, the pictures of a sample in an archive are its members, in their order. */
-static Status json_read(Sample *s)
+static Status json_read(Sample *s, const SampleConf *c)
 {
     const Record *r = &s->record;
     TRY(json_parse(&s->json, r->text, r->len, "not JSON"));
+    TRY(record_form(s->json, c->columns));
     Status st = conversation_read(&s->chat, s->json);
     if (!st || !r->files || json_has(s->json, "images") || json_has(s->json, "image")) return st;
     json_object_set_new(s->json, "images", picture_names(r));
@@ -129,7 +134,7 @@ static Status conversation_load(Sample *s, const SampleConf *c)
     const Record *r = &s->record;
     if (r->kind == RECORD_TEXT)         TRY(conversation_text(&s->chat, r->text, r->len));
     else if (r->kind == RECORD_CAPTION) TRY(caption_read(s));
-    else                                TRY(json_read(s));
+    else TRY(json_read(s, c));
     if (s->chat.medias && c->stream.image_token < 0)
         return fail(E_DATA, "%d picture%s, and the model has no vision encoder", s->chat.medias,
                     s->chat.medias == 1 ? "" : "s");
@@ -156,6 +161,14 @@ static Status frame_path(char *out, size_t cap, const Sample *s, const SampleCon
     return media_path(out, cap, s->frame[frame].path, c->media_dir, dataset_file(c->data, s->id)->file.path);
 }
 
+/* A picture that is not there: pictures are often kept apart from their JSONL. */
+static Status missing_hint(Status st, const SampleConf *c, const Frame *f)
+{
+    if (st != E_IO || *c->media_dir || *f->path == '/' || !strstr(status_text(), strerror(ENOENT))) return st;
+    return fail(st, "%s; data.media_dir names the folder that relative paths of pictures start from",
+                status_text());
+}
+
 /* Height and width from the header, without decoding. */
 static Status frame_size(int64_t *h, int64_t *w, const Sample *s, const SampleConf *c, int frame)
 {
@@ -165,8 +178,9 @@ static Status frame_size(int64_t *h, int64_t *w, const Sample *s, const SampleCo
     MediaMap     map;
     if (f->bytes) return image_size(h, w, f->bytes, f->len, NULL, name);
     TRY(frame_path(path, sizeof path, s, c, frame));
-    TRY(media_map(&map, path));
-    Status st = image_size(h, w, map.bytes, map.len, NULL, path);
+    Status st = media_map(&map, path);
+    if (st) return missing_hint(st, c, f);
+    st = image_size(h, w, map.bytes, map.len, NULL, path);
     media_unmap(&map);
     return st;
 }

@@ -21,6 +21,7 @@ typedef struct SampleConf {
     int64_t        max_length;           /* data.max_length, or the token budget where that is less */
     Truncation     truncation;
     const char    *media_dir;            /* "": beside the dataset file */
+    const char    *columns;              /* data.columns; see record_form.h */
 } SampleConf;
 
 /* E_CONFIG where tokenizer and model disagree. The caller sets the dataset once it is open. Without a

@@ -1,0 +1,311 @@
+/* data/record_form.c -- see record_form.h. */
+#include "data/record_form.h"
+
+#include "base/str.h"
+#include <stdio.h>
+#include <string.h>
+
+/* One "ours=theirs" of data.columns; false: it is malformed. */
+static bool column_pair(const char *item, size_t len, char ours[64], char theirs[64])
+{
+    const char *sign = memchr(item, '=', len);
+    if (!sign || sign == item || sign + 1 == item + len || len > 126) return false;
+    size_t a = (size_t)(sign - item), b = len - a - 1;
+    if (a > 63 || b > 63) return false;
+    memcpy(ours, item, a), memcpy(theirs, sign + 1, b);
+    return ours[a] = theirs[b] = 0, true;
+}
+
+Status record_columns_check(const char *columns)
+{
+    char        ours[64], theirs[64];
+    size_t      len;
+    const char *rest = columns;
+    for (const char *s; *columns && (s = str_item(&rest, ',', &len));)
+        if (!column_pair(s, len, ours, theirs))
+            return fail(E_CONFIG,
+                        "data.columns: expected pairs as messages=dialog,images=pictures (ours=theirs), "
+                        "got %.*s",
+                        (int)len, s);
+    return OK;
+}
+
+static void rename_columns(Json *record, const char *columns)
+{
+    char        ours[64], theirs[64];
+    size_t      len;
+    const char *rest = columns;
+    for (const char *s; *columns && (s = str_item(&rest, ',', &len));) {
+        if (!column_pair(s, len, ours, theirs) || !json_object_get(record, theirs)) continue;
+        json_object_set(record, ours, json_object_get(record, theirs));
+        json_object_del(record, theirs);
+    }
+}
+
+static bool is_empty(const Json *v)
+{
+    return !v || json_is_null(v) || (json_is_array(v) && !json_array_size(v)) ||
+           (json_is_object(v) && !json_object_size(v)) || (json_is_string(v) && !json_string_length(v));
+}
+
+static Status refuse_unread(const Json *record)
+{
+    static const struct {
+        const char *key, *text;
+    } rows[] = {
+        { "objects", "grounding boxes are not filled in; write their coordinates into the messages" },
+        { "audios", "audio is not read; remove the samples that have it" },
+        { "audio", "audio is not read; remove the samples that have it" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!is_empty(json_object_get(record, rows[i].key)))
+            return fail(E_DATA, "%s: %s", rows[i].key, rows[i].text);
+    return OK;
+}
+
+/* prompt and completion as lists of messages. */
+static void join_messages(Json *record, const char *question, const char *answer)
+{
+    Json *all = json_array();
+    json_array_extend(all, json_object_get(record, question));
+    json_array_extend(all, json_object_get(record, answer));
+    json_object_set_new(record, "messages", all);
+    json_object_del(record, question);
+    json_object_del(record, answer);
+}
+
+static void rename_key(Json *record, const char *from, const char *to)
+{
+    json_object_set(record, to, json_object_get(record, from));
+    json_object_del(record, from);
+}
+
+static bool has_form(const Json *record)
+{
+    return json_has(record, "messages") || json_has(record, "conversations") ||
+           json_has(record, "instruction") || json_has(record, "text");
+}
+
+static void rename_form(Json *record)
+{
+    static const char *const pairs[][2] = {
+        { "query", "response" },
+        { "prompt", "completion" },
+        { "question", "answer" },
+        { "prompt", "response" },
+    };
+    if (!has_form(record) && json_is_array(json_object_get(record, "conversation")))
+        rename_key(record, "conversation", "conversations");
+    for (size_t i = 0; i < 4 && !has_form(record); i++) {
+        const char *question = pairs[i][0], *answer = pairs[i][1];
+        if (!json_has(record, question) || !json_has(record, answer)) continue;
+        if (json_is_array(json_object_get(record, question)) &&
+            json_is_array(json_object_get(record, answer))) {
+            join_messages(record, question, answer);
+            continue;
+        }
+        rename_key(record, question, "instruction");
+        rename_key(record, answer, "output");
+    }
+}
+
+static Status fail_form(const Json *record)
+{
+    char        keys[256] = "";
+    const char *key;
+    Json       *value;
+    json_object_foreach((Json *)record, key, value)
+    {
+        size_t at = strlen(keys);
+        if (at + strlen(key) + 3 < sizeof keys)
+            snprintf(keys + at, sizeof keys - at, "%s%s", at ? ", " : "", key);
+    }
+    return fail(
+        E_DATA,
+        "no form of record is known that has the keys %s; expected messages, conversations, instruction "
+        "and output, query and response, prompt and completion, question and answer, or text; data.columns "
+        "renames columns (messages=THEIRS)",
+        *keys ? keys : "(none)");
+}
+
+/* LLaMA-Factory's function_call: the content is the JSON of the call, or of a list of calls. */
+static void call_from_text(Json *m)
+{
+    const Json *text = json_object_get(m, json_has(m, "value") ? "value" : "content");
+    Json       *call = NULL, *calls;
+    if (!json_is_string(text) || json_parse(&call, json_string_value(text), json_string_length(text), "call"))
+        return;
+    calls = json_is_array(call) ? json_incref(call) : json_pack("[O]", call);
+    json_decref(call);
+    json_object_del(m, "value");
+    json_object_set_new(m, "content", json_null());
+    json_object_set_new(m, "tool_calls", calls);
+}
+
+static void name_role(Json *m)
+{
+    static const char *const names[][2] = {
+        { "function_call", "assistant" },
+        { "bot", "assistant" },
+        { "model", "assistant" },
+        { "chatgpt", "assistant" },
+        { "function", "tool" },
+        { "tool_response", "tool" },
+        { "ipython", "tool" },
+        { "developer", "system" },
+    };
+    const char *key  = json_has(m, "role") ? "role" : "from";
+    const Json *role = json_object_get(m, key);
+    for (size_t i = 0; json_is_string(role) && i < sizeof names / sizeof *names; i++) {
+        if (strcmp(json_string_value(role), names[i][0])) continue;
+        if (i == 0) call_from_text(m);
+        json_object_set_new(m, key, json_string(names[i][1]));
+        return;
+    }
+}
+
+static Json *messages_of(const Json *record)
+{
+    Json *m = json_object_get(record, json_has(record, "messages") ? "messages" : "conversations");
+    return json_is_array(m) ? m : NULL;
+}
+
+static bool is_user(const Json *m)
+{
+    const Json *role = json_object_get(m, json_has(m, "role") ? "role" : "from");
+    return json_is_string(role) &&
+           (!strcmp(json_string_value(role), "user") || !strcmp(json_string_value(role), "human"));
+}
+
+/* Whether a text or a list of parts shows a medium. */
+static bool shows(const Json *content, const char *mark, const char *type)
+{
+    if (json_is_string(content)) return strstr(json_string_value(content), mark);
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const Json *part = json_array_get(content, i), *said = json_object_get(part, "type");
+        if (json_has(part, type) ||
+            (json_is_string(said) && !strncmp(json_string_value(said), type, strlen(type))))
+            return true;
+    }
+    return false;
+}
+
+static const char *content_key(const Json *m) { return json_has(m, "content") ? "content" : "value"; }
+
+static bool record_shows(const Json *record, const char *mark, const char *type)
+{
+    const Json *messages = messages_of(record);
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const Json *m = json_array_get(messages, i);
+        if (shows(json_object_get(m, content_key(m)), mark, type)) return true;
+    }
+    return shows(json_object_get(record, "instruction"), mark, type) ||
+           shows(json_object_get(record, "input"), mark, type) || json_has(record, "text");
+}
+
+static void put_in_front(Json *owner, const char *key, const char *mark, const char *type, size_t n)
+{
+    Json *old = json_object_get(owner, key);
+    if (json_is_array(old)) {
+        for (size_t i = 0; i < n; i++) json_array_insert_new(old, i, json_pack("{ss}", "type", type));
+    } else if (json_is_string(old)) {
+        for (size_t i = 0; i < n; i++) {
+            Json *more = json_sprintf("%s%s", mark, json_string_value(json_object_get(owner, key)));
+            json_object_set_new(owner, key, more);
+        }
+    }
+}
+
+/* Media that the line lists and no placeholder shows stand before the first question. */
+static void show_media(Json *record, const char *list, const char *mark, const char *type)
+{
+    const Json *media    = json_object_get(record, list);
+    Json       *messages = messages_of(record);
+    size_t      n        = json_array_size(media);
+    if (!n || n > 4096 || record_shows(record, mark, type)) return;
+    if (json_is_string(json_object_get(record, "instruction")))
+        put_in_front(record, "instruction", mark, type, n);
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        Json *m = json_array_get(messages, i);
+        if (!is_user(m)) continue;
+        put_in_front(m, content_key(m), mark, type, n);
+        return;
+    }
+}
+
+Status record_form(Json *record, const char *columns)
+{
+    if (!json_is_object(record)) return fail(E_DATA, "expected a JSON object");
+    rename_columns(record, columns);
+    TRY(refuse_unread(record));
+    rename_form(record);
+    if (!has_form(record)) return fail_form(record);
+    Json *messages = messages_of(record);
+    for (size_t i = 0; i < json_array_size(messages); i++) name_role(json_array_get(messages, i));
+    show_media(record, "images", "<image>", "image");
+    show_media(record, "videos", "<video>", "video");
+    return OK;
+}
+
+static void count_name(UnusedKeys *u, const char *name, int64_t n)
+{
+    for (int i = 0; i < u->n; i++)
+        if (!strcmp(u->name[i], name)) {
+            u->count[i] += n;
+            return;
+        }
+    if (u->n == UNUSED_KEYS) {
+        u->others += n;
+        return;
+    }
+    snprintf(u->name[u->n], UNUSED_NAME, "%s", name);
+    u->count[u->n++] = n;
+}
+
+static void count_key(UnusedKeys *u, const char *prefix, const char *key)
+{
+    char name[UNUSED_NAME];
+    snprintf(name, sizeof name, "%s%s", prefix, key);
+    count_name(u, name, 1);
+}
+
+void unused_keys_join(UnusedKeys *u, const UnusedKeys *more)
+{
+    for (int i = 0; i < more->n; i++) count_name(u, more->name[i], more->count[i]);
+    u->others += more->others;
+}
+
+static void count_unlisted(UnusedKeys *u, const Json *o, const char *prefix, const char *used)
+{
+    const char *key;
+    Json       *value;
+    json_object_foreach((Json *)o, key, value) if (!json_is_null(value) && !str_lists(used, ',', key))
+        count_key(u, prefix, key);
+}
+
+void unused_keys_add(UnusedKeys *u, const Json *record, bool messages)
+{
+    bool chat   = json_has(record, "messages") || json_has(record, "conversations");
+    bool alpaca = !chat && json_has(record, "instruction");
+    count_unlisted(u, record, "",
+                   chat     ? (json_has(record, "messages")
+                                   ? "messages,images,image,videos,video,fps,tools,system"
+                                   : "conversations,images,image,videos,video,fps,tools,system")
+                   : alpaca ? "instruction,input,output,history,system,images,image,videos,video,fps"
+                            : "text");
+    const Json *list = messages_of(record);
+    for (size_t i = 0; messages && chat && i < json_array_size(list); i++)
+        count_unlisted(u, json_array_get(list, i), "messages[].",
+                       "role,from,content,value,loss,weight,tool_calls,reasoning_content,reasoning");
+}
+
+void unused_keys_text(const UnusedKeys *u, char *out, size_t cap)
+{
+    *out = 0;
+    for (int i = 0; i < u->n; i++) {
+        size_t at = strlen(out);
+        snprintf(out + at, cap - at, "%s%s (%lld)", i ? ", " : "", u->name[i], (long long)u->count[i]);
+    }
+    size_t at = strlen(out);
+    if (u->others) snprintf(out + at, cap - at, " and others");
+}
