@@ -313,7 +313,7 @@ static void what_is_refused(void)
     EXPECT(search_adapt(&a, &adapted, &lora) && strstr(status_text(), "deepseek-v3") && !a.task.lora,
            "a model that is not built here: %s", status_text());
     a.task = task("qwen3-30b-a3b", 8, 64, 4, 4);
-    a.task.precision = PREC_FP8;
+    a.task.precision = PREC_MXFP8;
     EXPECT(search_adapt(&a, &adapted, &lora) && strstr(status_text(), "--precision"), "%s", status_text());
     a.task.precision = PREC_BF16;
     set(&lora, "lora.target_modules=%s", "[all-linear, qproj]");

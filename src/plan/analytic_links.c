@@ -154,7 +154,8 @@ double dp_exposed(const Task *t, const Candidate *c, const StageParams *p, doubl
 {
     const Hardware *h = &t->hw;
     const double stride[SHARERS] = { 1, c->tp, (double)c->ep * c->etp };
-    double g = t->grad_bytes, w = stage_weight_bytes(t), M = task_micros(t, c);
+    bool   codes = !t->foreign && t->precision == PREC_FP8;          /* are gathered in place of weights */
+    double g = t->grad_bytes, w = codes ? 1 : stage_weight_bytes(t), M = task_micros(t, c);
     double          reduce = 0, gather = 0, frozen = 0, across = 0, sets = c->replicas > 1 ? c->replicas : 1;
     for (int i = 0; i < SHARERS; i++) {
         double n = task_sharers(t, c, i);

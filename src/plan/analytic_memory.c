@@ -243,6 +243,22 @@ static double border_bytes(const Task *t, const Candidate *c, bool first)
                      : 0;
 }
 
+/* What fp8_block adds to weights of two bytes (docs/memory.md): codes in both layouts, gathered ones in place
+ * of weights; frozen ones, which have adapters here, are codes alone. Embedding, head and what no rank cuts,
+ * norms and routers, have none. */
+static double code_bytes(const Task *t, const Candidate *c, const StageParams *p, const StageLayers *l)
+{
+    double table = (double)(t->model->text.V * t->model->text.D) / c->tp, bytes = 0;
+    if (t->foreign || t->precision != PREC_FP8) return 0;
+    for (int i = BY_DP; i < SHARERS; i++) {
+        double n = c->zero ? task_sharers(t, c, i) : 1, tables = i == BY_DP ? table * (l->first + l->last) : 0;
+        double trained = most(p->trained[i] - tables, 0), frozen = most(p->frozen[i] - tables, 0);
+        bytes += trained * (n > 1 ? (c->zero == 3 ? 1 : 2) / n : 2);
+        bytes -= frozen / (c->zero == 3 ? n : 1);
+    }
+    return bytes - (c->zero == 3 ? most(p->gathered - table * (l->first + l->last), 0) : 0);
+}
+
 static void static_bytes(StageMemory *s, const Task *t, const Candidate *c, const StageLayers *l)
 {
     StageParams p;
@@ -251,7 +267,7 @@ static void static_bytes(StageMemory *s, const Task *t, const Candidate *c, cons
     double all = params_here(p.trained), owned = c->zero ? params_owned(p.trained, t, c) : all;
     double frozen = c->zero == 3 ? params_owned(p.frozen, t, c) : params_here(p.frozen);
     double away = c->offload * (moments + (t->keep_master ? 0 : t->master_bytes));
-    s->weights   = w * ((c->zero == 3 ? owned + p.gathered : all) + frozen);
+    s->weights   = w * ((c->zero == 3 ? owned + p.gathered : all) + frozen) + code_bytes(t, c, &p, l);
     s->grads     = g * (c->zero >= 2 ? owned + p.summed : all);
     s->optimizer = owned * (t->master_bytes + moments - away);
 }

@@ -207,6 +207,4 @@ void search_warnings(TextLines *l, const Search *s, const FoundLayout *f)
                   t->model->text.mtp ? " with layers that predict further tokens" : "");
     else if (t->precision == PREC_MXFP8)
         lines_add(l, "MXFP8 is planned by the analytic model alone: this trainer has no such products");
-    else if (t->precision == PREC_FP8)
-        lines_add(l, "GPUs do not train in FP8 yet: treb train refuses train.precision=fp8_block there");
 }
