@@ -338,6 +338,13 @@ static void pool_background(void)
     EXPECT(cpu_count() >= 1, "cores");
 }
 
+static void messages_have_no_control_characters(void)
+{
+    EXPECT(fail(E_DATA, "%s: a\nb\tc", "x\033]0;t\007\177\xc2\x9b\xc3\xa4") == E_DATA, "status");
+    EXPECT(!strcmp(status_text(), "x\\x1b]0;t\\x07\\x7f\\x9b\xc3\xa4: a\nb\tc"), "%s", status_text());
+    EXPECT(wrap(E_DATA, "\033[2J") == E_DATA && !strchr(status_text(), '\033'), "%s", status_text());
+}
+
 int main(void)
 {
     RUN(status_texts);
@@ -358,5 +365,6 @@ int main(void)
     RUN(pool_reports_failure);
     RUN(pool_nests);
     RUN(pool_background);
+    RUN(messages_have_no_control_characters);
     return lab_report();
 }

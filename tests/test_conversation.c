@@ -353,8 +353,8 @@ static void unused_keys_are_counted(void)
 {
     UnusedKeys u = { 0 };
     char       text[256];
-    Json      *line = line_parse(
-             "{'id': 1, 'messages': [{'role': 'user', 'content': 'x', 'name': 'n'}], 'rejected_response': 'y'}");
+    Json      *line = line_parse("{'id': 1, 'messages': [{'role': 'user', 'content': 'x', 'name': 'n'}], "
+                                      "'rejected_response': 'y'}");
     unused_keys_add(&u, line, true);
     unused_keys_add(&u, line, false);
     unused_keys_text(&u, text, sizeof text);

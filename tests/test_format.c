@@ -1,10 +1,13 @@
 /* tests/test_format.c -- dataset formats: JSON Lines, arrays, archives, texts, packed shards; content and
  * damage. */
+#include "base/folder.h"
 #include "lab.h"
 #include "tarlab.h"
 #include "tinyset.h"
 
 #include "data/format_bin.h"
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { LINES = 60 };
 
@@ -429,9 +432,47 @@ static void parquet_rows_equal_their_twin(void)
     format_close(&twin);
 }
 
+/* A file that is cut while it is read is an error; its mapping is not touched behind the end. */
+static void a_file_that_shrinks(void)
+{
+    Path       path;
+    FormatFile f;
+    Record     r;
+    FILE      *out;
+    EXPECT_OK(path_join(path, lab_tmp(), "shrinks.jsonl"));
+    out = fopen(path, "w");
+    for (int i = 0; i < 2000; i++) fprintf(out, "{\"text\": \"line %d\"}\n", i);
+    fclose(out);
+    EXPECT_OK(format_open(&f, path, &(FormatConf){ 0 }));
+    EXPECT_OK(format_read(&f, 1999, &r));
+    record_close(&r);
+    EXPECT(!truncate(path, 100), "truncate");
+    EXPECT_FAIL(format_read(&f, 1999, &r), E_IO, "became shorter");
+    format_close(&f);
+    unlink(path);
+}
+
+/* A pipe is refused at once; opening one would wait for a writer. */
+static void only_regular_files_are_opened(void)
+{
+    Path       path;
+    FormatFile f;
+    Json      *v;
+    EXPECT_OK(path_join(path, lab_tmp(), "pipe.jsonl"));
+    EXPECT(!mkfifo(path, 0600), "mkfifo");
+    alarm(20);
+    EXPECT_FAIL(format_open(&f, path, &(FormatConf){ 0 }), E_IO, "not a regular file");
+    EXPECT_FAIL(json_load(&v, path), E_IO, "not a regular file");
+    EXPECT_FAIL(json_load(&v, lab_tmp()), E_IO, "a folder");
+    alarm(0);
+    unlink(path);
+}
+
 int main(void)
 {
     tiny_set_open(&set, lab_tmp(), LINES);
+    RUN(a_file_that_shrinks);
+    RUN(only_regular_files_are_opened);
     RUN(json_lines);
     RUN(json_array_file);
     RUN(tar_archives);

@@ -127,6 +127,10 @@ static void refusals(void)
         { "{\"model_type\": \"qwen3_vl\", \"text_config\": {\"rope_theta\": 5.0, \"head_dim\": 64}, "
           "\"vision_config\": {}}",
           "sum to head_dim / 2 = 32" },
+        { "{\"model_type\": \"qwen3_vl\", \"text_config\": {\"rope_theta\": 5.0, \"rope_scaling\": "
+          "{\"mrope_section\": "
+          "[9223372036854775807, 9223372036854775807, 66]}}, \"vision_config\": {}}",
+          "sum to head_dim / 2 = 64" },
         { "{\"model_type\": \"qwen3_vl\", \"text_config\": {\"rope_theta\": 5.0}, \"vision_config\": {}}",
           "must equal the text hidden_size" },
         { "{\"model_type\": \"qwen3_vl\", \"text_config\": {\"rope_theta\": 5.0}, \"vision_config\": "

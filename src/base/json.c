@@ -1,21 +1,24 @@
 /* base/json.c -- see json.h. */
 #include "base/json.h"
 
-#include <errno.h>
+#include "base/folder.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define STRICT JSON_REJECT_DUPLICATES
 
 Status json_load(Json **out, const char *path)
 {
     json_error_t e;
-    FILE *f = fopen(path, "rb");
+    size_t       len;
+    int          fd;
     *out = NULL;
-    if (!f) return fail(E_IO, "%s: %s", path, strerror(errno));
-    *out = json_loadf(f, STRICT, &e);
-    fclose(f);
+    TRY(file_open_regular(&fd, &len, path));
+    *out = json_loadfd(fd, STRICT, &e);
+    close(fd);
     return *out ? OK : fail(E_DATA, "%s: line %d: %s", path, e.line, e.text);
 }
 

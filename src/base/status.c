@@ -2,11 +2,27 @@
 #include "base/status.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static _Thread_local char text[4096];
+
+/* Messages quote names and texts of files: their control characters must not reach a terminal. Line breaks
+ * and tabs stay. */
+static void escape_control(char *out, size_t cap, const char *in)
+{
+    size_t n = 0;
+    for (const unsigned char *p = (const unsigned char *)in; *p && n + 5 < cap; p++) {
+        bool c1 = p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0;
+        if (c1) p++;
+        if (c1 || (*p < 32 && *p != '\n' && *p != '\t') || *p == 127)
+            n += (size_t)sprintf(out + n, "\\x%02x", *p);
+        else out[n++] = (char)*p;
+    }
+    out[n] = 0;
+}
 
 Status fail(Status s, const char *fmt, ...)
 {
@@ -15,7 +31,7 @@ Status fail(Status s, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(fresh, sizeof fresh, fmt, ap);
     va_end(ap);
-    memcpy(text, fresh, sizeof text);
+    escape_control(text, sizeof text, fresh);
     return s;
 }
 
@@ -27,7 +43,7 @@ Status wrap(Status s, const char *fmt, ...)
     vsnprintf(head, sizeof head, fmt, ap);
     va_end(ap);
     snprintf(whole, sizeof whole, "%s: %s", head, text);
-    memcpy(text, whole, sizeof text - 1);
+    escape_control(text, sizeof text, whole);
     return s;
 }
 

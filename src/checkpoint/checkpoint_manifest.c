@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint_private.h"
 
 #include "base/file_version.h"
+#include "base/folder.h"
 #include "base/thread_pool.h"
 
 #include <dirent.h>
@@ -38,8 +39,9 @@ static Status digest_fd(Digest *d, int fd, const char *path, XXH3_state_t *x, vo
 static Status digest_file(Digest *d, const char *path)
 {
     enum { BUFFER = 1 << 20 };
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
+    size_t size;
+    int    fd;
+    TRY(file_open_regular(&fd, &size, path));
     XXH3_state_t *x = XXH3_createState();
     void *buf = malloc(BUFFER);
     Status st = x && buf ? digest_fd(d, fd, path, x, buf, BUFFER)

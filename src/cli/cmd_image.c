@@ -1,5 +1,6 @@
 /* cli/cmd_image.c -- `treb image`: size, grid, tokens and patch statistics of pictures. A bad file is
  * reported and does not stop the others. */
+#include "base/folder.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "cli/commands.h"
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MOST_REPEATS = 101, MOST_DIGITS = 9 };
 
@@ -49,9 +51,11 @@ static void work_close(Work *w)
 
 static Status bytes_read(Work *w, const char *path, size_t most)
 {
-    FILE *f = fopen(path, "rb");
-    if (!f) return fail(E_IO, "%s: %s", path, strerror(errno));
-    size_t cap = 0, n = 1;
+    size_t cap = 0, n = 1, size;
+    int    fd;
+    TRY(file_open_regular(&fd, &size, path));
+    FILE *f = fdopen(fd, "rb");
+    if (!f) return close(fd), fail(E_IO, "%s: %s", path, strerror(errno));
     for (w->len = 0; n && w->len <= most; w->len += n) {
         if (w->len == cap) {
             char *more = realloc(w->bytes, cap = cap ? 2 * cap : (size_t)1 << 16);

@@ -1,18 +1,20 @@
 /* data/formats.c -- the table of dataset formats, and what they share: mapping, choosing by suffix,
  * offsets. */
+#define _GNU_SOURCE /* process_vm_readv */
 #include "data/format.h"
 
 #include "base/activity.h"
+#include "base/folder.h"
 #include "base/grow.h"
 #include "base/str.h"
 #include "data/image.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 /* Every dataset format there is; row x is `const Format format_x`. Suffixes and messages derive from it. */
@@ -60,18 +62,16 @@ static Status fail_unknown(const char *path)
 /* An empty file cannot be mapped and needs no mapping. */
 static Status map_file(FormatFile *f, const char *path)
 {
-    struct stat info;
-    int         fd = open(path, O_RDONLY | O_CLOEXEC);
-    Status      st = OK;
-    if (fd < 0 || fstat(fd, &info) < 0) st = fail(E_IO, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(info.st_mode))    st = fail(E_IO, "%s: not a regular file", path);
-    else if (info.st_size > 0) {
-        void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (bytes == MAP_FAILED)
-            st = fail(E_IO, "%s: cannot map %lld bytes: %s", path, (long long)info.st_size, strerror(errno));
-        else f->bytes = bytes, f->len = (size_t)info.st_size, f->mapped = true;
+    size_t size;
+    int    fd;
+    Status st = OK;
+    TRY(file_open_regular(&fd, &size, path));
+    if (size > 0) {
+        void *bytes = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (bytes == MAP_FAILED) st = fail(E_IO, "%s: cannot map %zu bytes: %s", path, size, strerror(errno));
+        else f->bytes = bytes, f->len = size, f->mapped = true;
     }
-    if (fd >= 0) close(fd);
+    close(fd);
     return st;
 }
 
@@ -110,12 +110,42 @@ void format_close(FormatFile *f)
     *f = (FormatFile){ 0 };
 }
 
+/* Reading pages of a mapping behind the end of its file ends the process, so a file that became shorter since
+ * it was opened is found before its pages are touched. */
+static Status check_size(const FormatFile *f, Record *r)
+{
+    struct stat info;
+    if (!f->mapped || stat(f->path, &info) < 0 || (uint64_t)info.st_size >= f->len) return OK;
+    snprintf(r->where, sizeof r->where, "%s", f->path);
+    return fail(E_IO,
+                "%s: the file became shorter while it was read: %lld bytes, it had %zu; start again with the "
+                "whole file",
+                f->path, (long long)info.st_size, f->len);
+}
+
+/* A record's text is copied out of the mapping by the kernel, which reports pages that are gone: the file may
+ * be cut at any moment. Where that call is not allowed, the text stays in the mapping. */
+static Status copy_text(const FormatFile *f, Record *r)
+{
+    if (!f->mapped || r->kind == RECORD_TOKENS || !r->len || r->text < f->bytes ||
+        r->text >= f->bytes + f->len)
+        return OK;
+    char        *copy = mem_pool_alloc(&r->keep, r->len + 1);
+    struct iovec to = { copy, r->len }, from = { (void *)r->text, r->len };
+    ssize_t      n = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
+    if (n < 0 && errno != EFAULT) return OK;
+    if (n != (ssize_t)r->len) return fail(E_IO, "%s: the file became shorter while it was read", f->path);
+    return r->text = copy, OK;
+}
+
 Status format_read(const FormatFile *f, int64_t i, Record *r)
 {
     *r = (Record){ 0 };
     REQUIRE(i >= 0 && i < f->samples, "%s: sample %lld of %lld", f->path, (long long)i,
             (long long)f->samples);
+    TRY(check_size(f, r));
     Status st = f->format->read(f, i, r);
+    if (!st) st = copy_text(f, r);
     if (st) mem_pool_close(&r->keep);
     return st;
 }

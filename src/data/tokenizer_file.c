@@ -133,8 +133,11 @@ static Status read_merges_text(Tokenizer *t, Scan *s, char *cap)
 static Status read_file(Text *out, const char *path)
 {
     char   block[64 << 10];
-    FILE  *f = fopen(path, "rb");
-    Status s = f ? OK : fail(E_IO, "%s: %s", path, strerror(errno));
+    size_t size;
+    int    fd;
+    TRY(file_open_regular(&fd, &size, path));
+    FILE  *f = fdopen(fd, "rb");
+    Status s = f ? OK : (close(fd), fail(E_IO, "%s: %s", path, strerror(errno)));
     for (size_t n; !s && (n = fread(block, 1, sizeof block, f)) > 0;) {
         s = text_push(out, block, n);
         if (!s && out->n > TOKENIZER_MAX_FILE) s = fail(E_DATA, "%s: too large to be a tokenizer", path);

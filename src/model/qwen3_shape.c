@@ -99,8 +99,9 @@ static Status rope(TextShape *t, const Json *o, const TextDefaults *d, bool mult
     if (!multimodal) return OK;
     t->mrope[0] = 24, t->mrope[1] = 20, t->mrope[2] = 20;
     if (json_has(r, "mrope_section")) TRY(int_list(r, "mrope_section", t->mrope, 3, &n));
-    if (n != 3 || t->mrope[0] < 0 || t->mrope[1] < 0 || t->mrope[2] < 0 ||
-        t->mrope[0] + t->mrope[1] + t->mrope[2] != shape_rotary(t) / 2)
+    bool each = n == 3;
+    for (int i = 0; i < n; i++) each = each && t->mrope[i] >= 0 && t->mrope[i] <= t->C;
+    if (!each || t->mrope[0] + t->mrope[1] + t->mrope[2] != shape_rotary(t) / 2)
         return fail(
             E_DATA,
             "mrope_section = [%lld, %lld, %lld]: must be three numbers that sum to head_dim / 2 = %lld",
