@@ -1,5 +1,7 @@
 /* ops/cuda/trace_cupti.cu -- spans by CUPTI's activity records; see trace.cuh. The library is loaded by name,
- * as cuDNN and NCCL are: a build needs its headers alone. */
+ * as cuDNN and NCCL are: a build needs its headers alone. Calls of the host that launch are recorded and
+ * called back (trace_callbacks.cu): records of these calls alone, by cuptiActivityEnableRuntimeApi, did not
+ * come on an H200. */
 #include "ops/cuda/trace.cuh"
 
 #if __has_include(<cupti.h>)
