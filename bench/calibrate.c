@@ -72,7 +72,7 @@ static Status calibrate_grouped(Calib *k)
 {
     static const char *const names[3] = { "experts y = x w'", "experts dx = dy w", "experts dw = dy' x" };
     const int64_t mnk[3] = { 0, 2 * k->s.F, k->s.D };
-    for (int64_t each = k->gpu ? 64 : 16; each <= (k->gpu ? 4096 : 1024); each *= 2) {
+    for (int64_t each = k->gpu ? 64 : 4; each <= (k->gpu ? 4096 : 1024); each *= 2) {
         double flops, rate;
         Setup  s = k->s;
         s.E = k->gpu ? 32 : 16, s.T = each * s.E / s.K;

@@ -102,12 +102,13 @@ static Status choose_ranks(PlanAsk *p)
     if (p->network > 0) p->hw.inter_bw = p->network / 8 * 1e9;
     hardware_limit(&p->hw, p->recipe.device.memory_limit);
     if (!said && !p->json)
-        printf("%lld ranks, the least number for this layout; --ranks sets another\n", (long long)n);
+        printf("%lld rank%s, the least number for this layout; --ranks sets another\n", (long long)n,
+               n > 1 ? "s" : "");
     if (p->timed) per = hardware_node(&p->hw, n);
     if (p->timed && !p->want_node && !p->recipe.comm.ranks_per_node && !p->json && per < p->hw.domain &&
         per < n)
-        printf("%lld ranks per node of the %d in a domain, so that groups fill it; --per-node sets "
-               "another number\n", (long long)per, p->hw.domain);
+        printf("%lld rank%s per node of the %d in a domain, so that groups fill it; --per-node sets "
+               "another number\n", (long long)per, per > 1 ? "s" : "", p->hw.domain);
     if (p->recipe.comm.ranks_per_node) per = p->recipe.comm.ranks_per_node;
     if (p->want_node) per = p->want_node;
     p->ranks = (int)n, p->per_node = (int)(per < n ? per : n);

@@ -45,12 +45,12 @@ static const Option options[] = {
     OPTION_TEXT(SearchOptions, fix, "--fix", "tp=2,ep=8,...",
                 "what not to search: tp, cp, pp, vpp, ep, etp, zero, mbs, recompute, states, offload, "
                 "dispatch, overlap, replicas"),
-    OPTION_TEXT(SearchOptions, precision, "--precision", "bf16|fp8|mxfp8", "of the products; bf16"),
+    OPTION_TEXT(SearchOptions, precision, "--precision", &PRECISION_CHOICES[1], "of the products; bf16"),
     OPTION_REAL(SearchOptions, imbalance, "--imbalance", "X", 1, 1000,
                 "rows of the busiest rank over the mean; 1.15"),
     OPTION_INT(SearchOptions, top, "--top", "N", 1, 100, "layouts to list; 5"),
-    OPTION_TEXT(SearchOptions, engine, "--engine", "NAME",
-                "whose step is predicted: treb, megatron, automodel or torchtitan; treb"),
+    OPTION_TEXT(SearchOptions, engine, "--engine", engine_choices + 1,
+                "the trainer whose step is predicted; treb"),
     OPTION_TEXT(SearchOptions, graphs, "--graphs", "none|partial|full", "what is in CUDA graphs; none"),
     OPTION_REAL(SearchOptions, network, "--network", "GBITS", 0.1, 100000,
                 "Gb/s of the network for each GPU; the hardware's"),
@@ -158,7 +158,7 @@ static Status read_engine(Task *t, const SearchOptions *w)
     static const char *const graphs[] = { "none", "partial", "full" }; /* as Graphs */
     const EngineRow         *e        = engine_row(w->engine);
     int                      at       = 0;
-    if (!e) return fail(E_CONFIG, "--engine %s: expected treb, megatron, automodel or torchtitan", w->engine);
+    if (!e) return fail(E_CONFIG, "--engine %s: expected %s", w->engine, engine_choices + 1);
     task_set_engine(t, e);
     TRY(pick("--graphs", w->graphs, graphs, 3, &at));
     return t->graphs = (Graphs)at, OK;
@@ -174,8 +174,7 @@ static void set_mtp(Task *t, SearchOptions *w)
 
 static Status read_task(Task *t, SearchOptions *w)
 {
-    static const char *const precisions[] = { "bf16", "fp8", "mxfp8" };      /* as Precision */
-    int precision = 0;
+    Precision precision = PREC_BF16;
     TRY(find_model(t, w->model, &w->loaded));
     set_mtp(t, w);
     TRY(hardware_find(&t->hw, w->hardware));
@@ -186,8 +185,10 @@ static Status read_task(Task *t, SearchOptions *w)
     t->imbalance = w->imbalance;
     if (w->per_node) t->hw.domain = (int)w->per_node;
     else if (w->gpus > t->hw.domain) t->hw.domain = hardware_node(&t->hw, w->gpus);
-    TRY(pick("--precision", w->precision, precisions, 3, &precision));
-    t->precision = (Precision)precision, t->fp8_stash = t->foreign && precision != PREC_BF16;
+    while (precision < PRECISION_N && strcmp(precision_word(precision), w->precision)) precision++;
+    if (precision == PRECISION_N)
+        return fail(E_CONFIG, "--precision %s: expected %s", w->precision, &PRECISION_CHOICES[1]);
+    t->precision = precision, t->fp8_stash = t->foreign && precision != PREC_BF16;
     return OK;
 }
 

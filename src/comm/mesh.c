@@ -221,8 +221,9 @@ void mesh_print(FILE *out, const Mesh *m)
     const int *s = m->size, *at = m->at, *node = m->comm[GR_world] ? m->comm[GR_world]->node : NULL;
     int *ranks = malloc((size_t)m->world * sizeof *ranks);
     if (!ranks) return;
-    fprintf(out, "%d ranks: pp %d x (attention tp %d x cp %d x dp %d = experts etp %d x ep %d x edp %d)\n",
-            m->world, s[AX_PP], s[AX_TP], s[AX_CP], s[AX_DP], s[AX_ETP], s[AX_EP], s[AX_EDP]);
+    fprintf(out, "%d rank%s: pp %d x (attention tp %d x cp %d x dp %d = experts etp %d x ep %d x edp %d)\n",
+            m->world, m->world > 1 ? "s" : "", s[AX_PP], s[AX_TP], s[AX_CP], s[AX_DP], s[AX_ETP], s[AX_EP],
+            s[AX_EDP]);
     fprintf(out, "rank %d is tp %d cp %d dp %d pp %d; etp %d ep %d edp %d\n", m->rank, at[AX_TP], at[AX_CP],
             at[AX_DP], at[AX_PP], at[AX_ETP], at[AX_EP], at[AX_EDP]);
     int width = node ? 15 : 0;                               /* the column is left out if nodes are unknown */

@@ -221,12 +221,13 @@ static RankProgress progress_of(const Watch *w, double now, bool waits)
 /* The host may be far ahead of a device that computes: the call that comes next there says where it is. */
 static void describe_compute(RankState *out, Position at, const char *host, const char *call)
 {
-    double idle = out->progress.idle;
+    char idle[32];
+    snprintf(idle, sizeof idle, "%.1f s", out->progress.idle);
     if (at == BEFORE_CALL)
-        snprintf(out->line, sizeof out->line, "computes for %.1f s before %s; its host is in %s", idle, call,
-                 host);
+        snprintf(out->line, sizeof out->line, "computes for %s before %.170s; its host is in %.140s", idle,
+                 call, host);
     else
-        snprintf(out->line, sizeof out->line, "computes for %.1f s in %s, after %s", idle, host, call);
+        snprintf(out->line, sizeof out->line, "computes for %s in %.140s, after %.170s", idle, host, call);
 }
 
 static void describe(const Watch *w, Position at, const TraceCall *call, RankState *out)

@@ -36,10 +36,21 @@ static void fill_gaps(StepProfile *s, const StepProfile *plan)
     if (isnan(s->expert_rows)) s->expert_rows = plan->expert_rows;
 }
 
+/* Stages that wait for a slower one at the end of a step do so in calls of any group: that is bubble. */
+static void move_late_stages(StepProfile *s)
+{
+    for (int g = 0; g < GR_N; g++) {
+        GroupProfile *p = &s->group[g];
+        double        late = fmin(known(p->jitter), known(p->exposed));
+        s->bubble = known(s->bubble) + late, p->exposed -= late, p->jitter = 0;
+    }
+}
+
 static Status take_measured(Diagnosis *d, const DiagnoseAsk *ask)
 {
     Evidence *e = &d->e;
     e->at = *ask->measured, e->measured = true;
+    if (ask->recipe->parallel.pp > 1) move_late_stages(&e->at);
     for (int i = 0; i < FITS; i++) {
         fit_hardware(&e->hw, &e->at, &d->plan);
         TRY(plan_step(&d->plan, e, ask->recipe));

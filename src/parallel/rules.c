@@ -252,6 +252,9 @@ RuleInput rules_input(const Config *c, const ModelShape *s, int world, int per_n
         .recompute_method = c->memory.recompute_method, .recompute_layers = c->memory.recompute_layers,
         .tower = s->vision.depth > 0, .offload_share = c->memory.activation_offload_fraction,
     };
+    x.tied = t->tied;
+    for (int i = 0; i < c->train.fp8_products.n && strcmp(c->train.precision, "bf16"); i++)
+        x.fp8_head |= !strcmp(c->train.fp8_products.item[i], "head");
     read_sizes(&x, p->cp_sizes);
     for (int i = 0; i < c->memory.recompute.n && i < RULE_LABELS; i++)
         x.recompute[x.recomputes++] = c->memory.recompute.item[i];

@@ -47,6 +47,7 @@ typedef struct RuleInput {
     const char *recompute_method;                /* NULL: it and recompute_layers are not set */
     long long   recompute_layers;
     bool        tower;                           /* the model has a vision tower */
+    bool        tied, fp8_head;                  /* its head is the embedding; train.fp8_products has head */
 } RuleInput;
 
 /* fix is an override ("parallel.tp=4") or "world=16"; "": `why` says what to do. */

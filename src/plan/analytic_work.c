@@ -8,11 +8,20 @@
 
 enum { TILE_M = 128, TILE_N = 256, INNER = 512, ROWS = 128, UNFUSED = 45 };
 
-static double peak(const Task *t)
+const char *precision_word(Precision p)
+{
+#define PRECISION_WORD(id, word) word,
+    static const char *const words[] = { PRECISIONS(PRECISION_WORD) };
+#undef PRECISION_WORD
+    return words[p];
+}
+
+/* wide: a product in the dtype of the weights. */
+static double peak(const Task *t, bool wide)
 {
     const Hardware *h = &t->hw;
     const EngineRow *e = task_engine(t);
-    if (t->precision == PREC_BF16 || h->fp8 <= 0) return h->bf16 * h->work[WORK_GEMM].flat / e->gemm;
+    if (wide || t->precision == PREC_BF16 || h->fp8 <= 0) return h->bf16 * h->work[WORK_GEMM].flat / e->gemm;
     return h->fp8 * h->fp8_share / e->fp8;
 }
 
@@ -22,9 +31,9 @@ static double waves(const Hardware *h, double m, double n)       /* share of mul
     return tiles / (ceil(tiles / h->sms) * h->sms);
 }
 
-static double product(const Task *t, double m, double n, double k)
+static double product(const Task *t, double m, double n, double k, bool wide)
 {
-    return 2 * m * n * k / (peak(t) * waves(&t->hw, m, n) * k / (k + INNER));
+    return 2 * m * n * k / (peak(t, wide) * waves(&t->hw, m, n) * k / (k + INNER));
 }
 
 static double bytes_time(const Task *t, double bytes)
@@ -35,7 +44,7 @@ static double bytes_time(const Task *t, double bytes)
 /* Products with the r columns of adapters that move so many values: their bytes, unless r is large. */
 static double narrow(const Task *t, double values, double r)
 {
-    return fmax(bytes_time(t, 2 * values), 2 * values * r / peak(t));
+    return fmax(bytes_time(t, 2 * values), 2 * values * r / peak(t, true));
 }
 
 /* Adds the adapters of a weight of which a rank has k inputs and a share of the outputs. */
@@ -47,13 +56,15 @@ static void add_adapters(double to[2], const Task *t, double m, double k, double
 }
 
 /* Adds y (m, n) = x (m, k) w', and backward the gradients of x and of w, where they are wanted: without w
- * both are. Returns the forward. */
+ * both are. This trainer computes the gradients of weights in their own dtype (nn/precision.def). Returns the
+ * forward. */
 static double add_product(double to[2], const Task *t, double m, double n, double k, const LoraWeight *w)
 {
-    double forward = product(t, m, n, k);
+    bool   wide = task_engine(t) == engine_row_at(0);
+    double forward = product(t, m, n, k, false);
     to[0] += forward;
-    if (!w || w->input) to[1] += product(t, m, k, n);
-    if (!w || w->whole) to[1] += product(t, n, k, m);
+    if (!w || w->input) to[1] += product(t, m, k, n, false);
+    if (!w || w->whole) to[1] += product(t, n, k, m, wide);
     return forward;
 }
 

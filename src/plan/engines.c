@@ -13,6 +13,12 @@ static const EngineRow rows[] = {
 #undef ENGINE
 enum { ROWS = sizeof rows / sizeof *rows };
 
+const char engine_choices[] =
+#define ENGINE(id, ...) "|" #id
+#include "plan/engines.def"
+#undef ENGINE
+    ;
+
 const EngineRow *engine_row(const char *name)
 {
     for (int i = 0; i < ROWS; i++)

@@ -18,5 +18,6 @@ typedef struct EngineRow {
 
 const EngineRow *engine_row(const char *name); /* NULL: none such */
 const EngineRow *engine_row_at(int i);         /* NULL past the last; 0: this trainer */
+extern const char engine_choices[];            /* "|treb|megatron|…" */
 
 #endif

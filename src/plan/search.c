@@ -101,7 +101,7 @@ static unsigned rungs_allowed(Search *s, Candidate c)
         }
         c.recompute = s->rung[i];
         space_candidate(&x, &split, &s->ask, &c);
-        if (!space_breaks(&h, &x, s->ask.task.model, &c)) bits |= 1u << i;
+        if (!space_breaks(&h, &x, &s->ask.task, &c)) bits |= 1u << i;
         else if (s->ask.fix.recompute != ANY) search_refuse(s, h.number, &c, 0, 0, h.why);
     }
     return bits;
@@ -215,7 +215,7 @@ static Status try_layout(Search *s, const Candidate *layout)
     for (int i = 0; i < n && any && !(s->first && s->fits); i++) {
         c.mbs = mbs[i];
         space_candidate(&x, &split, &s->ask, &c);
-        if (space_breaks(&h, &x, s->ask.task.model, &c)) {
+        if (space_breaks(&h, &x, &s->ask.task, &c)) {
             s->candidates++;
             search_refuse(s, h.number, &c, 0, 0, h.why);
             continue;

@@ -142,7 +142,7 @@ MUST Status space_walk(Search *s, SpaceFn *fn);
 int         space_mbs(const SearchAsk *a, int list[DEGREES]);
 void        space_rules(RuleInput *x, const SearchAsk *a);                     /* of the model */
 void        space_candidate(RuleInput *x, LayerSplit *split, const SearchAsk *a, const Candidate *c);
-bool        space_breaks(RuleViolation *h, const RuleInput *x, const ModelRow *m, const Candidate *c);
+bool        space_breaks(RuleViolation *h, const RuleInput *x, const Task *t, const Candidate *c);
 void        space_split(LayerSplit *split, int layers, int pp, int vpp);
 int         space_rungs(unsigned list[RUNGS], const SearchAsk *a);
 

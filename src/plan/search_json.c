@@ -22,7 +22,7 @@ static Json *json_words(unsigned recompute)
 static Json *json_candidate(const SearchAsk *a, const Candidate *c, int states)
 {
     return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:i, s:i, s:I, s:o, s:s, s:f, s:s, s:b}",
-                     "replicas", c->replicas > 1 ? c->replicas : 1, "tp", c->tp, "cp", c->cp, "cp_near",
+                     "replicas", c->replicas > 1 ? c->replicas : 1, "tp", c->tp, "cp", c->cp, "cp_inner",
                      c->cp_inner > 1 ? c->cp_inner : 1, "pp", c->pp, "vpp", c->vpp, "ep", c->ep, "etp",
                      c->etp, "dp", (json_int_t)found_dp(a, c), "zero", c->zero, "mbs", c->mbs,
                      "micro_batches", (json_int_t)found_micros(a, c), "recompute", json_words(c->recompute),
@@ -68,7 +68,7 @@ static Json *json_found(const Search *s, const FoundLayout *f)
                         "stage", f->stage, "tight", (int)f->tight, "stages",
                         json_stages(&s->ask.task, f), "time", json_time(&f->time), "reasons",
                         json_lines(&why), "warnings", json_lines(&beware));
-    json_object_set_new(o, "wall", json_string(found_bottleneck(f)));
+    json_object_set_new(o, "bottleneck", json_string(found_bottleneck(f)));
     if (f->dried)
         json_object_set_new(o, "dry_run", json_pack("{s:f, s:f}", "peak", f->dry_peak, "step", f->dry_step));
     return o;

@@ -7,7 +7,6 @@
 
 enum { SHOWN = 8, MOST_GPUS = 1 << 15, LONG = 8192 };
 
-static const char *const precisions[] = { [PREC_BF16] = "bf16", [PREC_FP8] = "fp8", [PREC_MXFP8] = "mxfp8" };
 
 static void print_task(FILE *out, const Search *s)
 {
@@ -15,7 +14,7 @@ static void print_task(FILE *out, const Search *s)
     fprintf(out, "%s on %d %s: %.0f GB each, %d per node; %lld sequences of %lld tokens a "
             "step, %s\n", t->model->name, t->gpus, t->hw.id, t->hw.capacity / 1e9,
             t->hw.domain < t->gpus ? t->hw.domain : t->gpus, (long long)t->gbs, (long long)t->seq,
-            precisions[t->precision]);
+            precision_word(t->precision));
     if (t->foreign) fprintf(out, "with %s\n", task_engine_name(t));
     if (t->patches) fprintf(out, "%lld image patches in each\n", (long long)t->patches);
     if (t->lora) {
@@ -275,7 +274,9 @@ Status search_print(FILE *out, const Search *s)
     TRY(s->places ? print_count(out, s) : print_nothing(out, s));
     fprintf(out, "\n%lld candidates in %.2f s, %.0f a second%s", (long long)s->candidates, s->seconds,
             (double)s->candidates / (s->seconds > 0 ? s->seconds : 1),
-            s->wide ? "; the usual layouts do not fit, so unusual ones were tried" : "");
+            !s->wide ? "" : search_any_legal(s)
+                ? "; the usual layouts do not fit, so unusual ones were tried"
+                : "; no usual layout is legal, so unusual ones were tried");
     if (s->dried) fprintf(out, "; %d dry runs in %.1f s", s->dried, s->dry_seconds);
     accuracy_text(known, sizeof known, &s->ask.task.hw, s->ask.task.gpus, s->ask.task.engine);
     fprintf(out, "\ntimes: %s\n", known);

@@ -135,14 +135,26 @@ static bool breaks_others(RuleViolation *h, const TextShape *m, const Candidate 
     return h->number;
 }
 
+/* What this trainer captures as one graph (engine/engine_graph.c) communicates in layers only by kernels. */
+static bool breaks_graphs(RuleViolation *h, const Task *t, const Candidate *c)
+{
+    bool inside = c->pp > 1 || c->tp > 1 || c->cp > 1 || c->overlap || c->zero > 1 || c->offload > 0;
+    bool counts = c->ep * c->etp > 1 && !dispatcher_within_node(&dispatcher_rows[c->dispatch]);
+    if (t->graphs != GRAPHS_FULL || t->foreign || !(inside || counts)) return false;
+    *h = (RuleViolation){ .severity = 'E', .number = 71 };
+    snprintf(h->why, sizeof h->why, "--graphs full: tp, cp, pp, zero 2 and 3, offload, overlap and "
+             "dispatchers that count rows on the host are not captured");
+    return true;
+}
+
 /* The first violated rule. */
-bool space_breaks(RuleViolation *h, const RuleInput *x, const ModelRow *m, const Candidate *c)
+bool space_breaks(RuleViolation *h, const RuleInput *x, const Task *t, const Candidate *c)
 {
     RuleReport r;
     rules_list(&r, x);
     for (int i = 0; i < r.n; i++)
         if (r.violation[i].severity == 'E') return *h = r.violation[i], true;
-    return breaks_others(h, &m->text, c);
+    return breaks_graphs(h, t, c) || breaks_others(h, &t->model->text, c);
 }
 
 /* The ladder of recompute words: each step saves more memory and costs more time. */

@@ -60,8 +60,8 @@ static Json *step_json(const DryStep *s)
     return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:o}", "seconds", s->step,
                      "error", s->error, "compute", s->compute, "bubble", s->bubble, "optimizer", s->optimizer,
                      "launch", s->launch, "copies", s->copies, "tokens_s", s->tokens_s, "model_tflops",
-                     s->model_tflops, "mfu", s->mfu, "hfu", s->hfu, "wall", s->wall ? s->wall : "", "exposed",
-                     exposed);
+                     s->model_tflops, "mfu", s->mfu, "hfu", s->hfu, "bottleneck", s->wall ? s->wall : "",
+                     "exposed", exposed);
 }
 
 static Json *advice_json(const FitAdvice *a)

@@ -117,7 +117,7 @@ static void add_placement(Page *p, const DryRun *d)
     page_add(p, blocks, block_text("meta", "t tensor, c context, d data, p stage, x expert tensor, e expert "
                                    "parallel; axes of size 1 are left out, a colour is a stage"));
     page_add(p, blocks, b);
-    if (n < d->ranks) page_add(p, blocks, block_text("meta", "and %d ranks more", d->ranks - n));
+    if (n < d->ranks) page_add(p, blocks, block_text("meta", "and %d more", d->ranks - n));
 }
 
 static Json *timeline_block(const Schedule *t, const DryRun *d)
