@@ -8,6 +8,7 @@
 #include "data/format_bin.h"
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 enum { LINES = 60 };
 
@@ -468,10 +469,65 @@ static void only_regular_files_are_opened(void)
     unlink(path);
 }
 
+static void expect_row(const char *path, int64_t samples, int64_t i, const char *want)
+{
+    FormatFile f;
+    EXPECT_OK(format_open(&f, path, &(FormatConf){ 0 }));
+    EXPECT(f.samples == samples, "%s: %lld samples", path, (long long)f.samples);
+    Json *got = record_json(&f, i), *v = NULL;
+    EXPECT_OK(json_parse(&v, want, strlen(want), "want"));
+    EXPECT(json_equal(got, v), "%s: record %lld", path, (long long)i);
+    json_decref(got), json_decref(v);
+    format_close(&f);
+}
+
+static void tables_of_texts(void)
+{
+    static const char csv[] = "\xef\xbb\xbfquestion,\"the answer\",messages\r\na,\"b \"\"c\"\", "
+                              "d\ne\",\r\n\r\n,x,\"[1, \"\"y\"\"]\"";
+    static const char tsv[] = "a\tb\n1\t2,3\n4\n";
+    Path              path;
+    FormatFile        f;
+    Record            r;
+    EXPECT_OK(path_join(path, lab_tmp(), "table.csv"));
+    EXPECT_OK(file_write(path, csv, strlen(csv)));
+    expect_row(path, 2, 0,
+               "{\"question\": \"a\", \"the answer\": \"b \\\"c\\\", d\\ne\", \"messages\": \"\"}");
+    expect_row(path, 2, 1, "{\"question\": \"\", \"the answer\": \"x\", \"messages\": [1, \"y\"]}");
+    unlink(path);
+    EXPECT_OK(path_join(path, lab_tmp(), "table.tsv"));
+    EXPECT_OK(file_write(path, tsv, strlen(tsv)));
+    expect_row(path, 2, 0, "{\"a\": \"1\", \"b\": \"2,3\"}");
+    EXPECT_OK(format_open(&f, path, &(FormatConf){ 0 }));
+    EXPECT_FAIL(format_read(&f, 1, &r), E_DATA, "fewer fields");
+    format_close(&f);
+    unlink(path);
+}
+
+/* Two members of gzip are one file; a cut one is damaged. */
+static void compressed_files(void)
+{
+    Path   path;
+    gzFile g;
+    EXPECT_OK(path_join(path, lab_tmp(), "lines.jsonl.gz"));
+    for (int i = 0; i < 2; i++) {
+        g = gzopen(path, i ? "ab" : "wb");
+        for (int k = 0; k < 500; k++) gzprintf(g, "{\"text\": \"%d-%d\"}\n", i, k * k * 7919);
+        gzclose(g);
+    }
+    expect_row(path, 1000, 999, "{\"text\": \"1-1971838919\"}");
+    EXPECT(!truncate(path, 2000), "truncate");
+    FormatFile f;
+    EXPECT_FAIL(format_open(&f, path, &(FormatConf){ 0 }), E_DATA, "damaged or cut");
+    unlink(path);
+}
+
 int main(void)
 {
     tiny_set_open(&set, lab_tmp(), LINES);
     RUN(a_file_that_shrinks);
+    RUN(tables_of_texts);
+    RUN(compressed_files);
     RUN(only_regular_files_are_opened);
     RUN(json_lines);
     RUN(json_array_file);

@@ -50,7 +50,7 @@ typedef struct FormatFile {
     const char *path;                    /* for messages; the caller keeps it */
     const char *bytes;
     size_t      len;
-    bool        mapped;
+    bool                 mapped, inflated; /* inflated: from a compressed file */
     int64_t     samples;
     MemPool        keep;                    /* memory of the format's tables */
     void       *self;

@@ -8,6 +8,7 @@
 #include "base/grow.h"
 #include "base/str.h"
 #include "data/image.h"
+#include "data/inflate.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@
 #include <unistd.h>
 
 /* Every dataset format there is; row x is `const Format format_x`. Suffixes and messages derive from it. */
-#define FORMAT_TABLE(ROW) ROW(jsonl) ROW(json) ROW(parquet) ROW(tar) ROW(text) ROW(bin)
+#define FORMAT_TABLE(ROW) ROW(jsonl) ROW(json) ROW(parquet) ROW(csv) ROW(tar) ROW(text) ROW(bin)
 
 #define ROW(x) extern const Format format_##x;
 FORMAT_TABLE(ROW)
@@ -29,9 +30,10 @@ static const Format *const formats[] = { FORMAT_TABLE(ROW) };
 
 enum { FORMATS = sizeof formats / sizeof *formats };
 
+/* A file that is compressed as a whole has the suffix of its format before .gz or .zst. */
 static bool ends_with(const char *path, const char *suffix, size_t len)
 {
-    size_t n = strlen(path);
+    size_t n = inflate_stem(path) ? inflate_stem(path) : strlen(path);
     return n > len && !strncasecmp(path + n - len, suffix, len);
 }
 
@@ -65,7 +67,8 @@ static Status map_file(FormatFile *f, const char *path)
     size_t size;
     int    fd;
     Status st = OK;
-    TRY(file_open_regular(&fd, &size, path));
+    f->inflated = inflate_stem(path) > 0;
+    TRY(f->inflated ? inflate_open(&fd, &size, path) : file_open_regular(&fd, &size, path));
     if (size > 0) {
         void *bytes = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (bytes == MAP_FAILED) st = fail(E_IO, "%s: cannot map %zu bytes: %s", path, size, strerror(errno));
@@ -115,7 +118,7 @@ void format_close(FormatFile *f)
 static Status check_size(const FormatFile *f, Record *r)
 {
     struct stat info;
-    if (!f->mapped || stat(f->path, &info) < 0 || (uint64_t)info.st_size >= f->len) return OK;
+    if (!f->mapped || f->inflated || stat(f->path, &info) < 0 || (uint64_t)info.st_size >= f->len) return OK;
     snprintf(r->where, sizeof r->where, "%s", f->path);
     return fail(E_IO,
                 "%s: the file became shorter while it was read: %lld bytes, it had %zu; start again with the "
