@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct ProfileArgs {
     const char *out, *hardware;
@@ -45,6 +46,13 @@ static Status make_folder(const ProfileArgs *a)
 {
     folder_remove(a->run); /* left by a profile that was killed */
     return folder_make(a->folder);
+}
+
+/* A profile that failed leaves no empty folder. */
+static void remove_run(const ProfileArgs *a)
+{
+    folder_remove(a->run);
+    rmdir(a->folder);
 }
 
 /* ---- prediction ---- */
@@ -121,11 +129,11 @@ static Status run(void *self, Comm *world)
          .recipe = &c, .world = world, .steps = (int)a->steps, .warmup = (int)a->warmup, .folder = a->folder
     };
     TRY(comm_agree(world, world->rank ? OK : make_folder(a)));
-    TRY(profile_measure(&p, &conf));
-    Status st = world->rank ? OK : finish(a, &p);
-    if (!world->rank) folder_remove(a->run);
+    Status measured = profile_measure(&p, &conf);
+    Status st = measured || world->rank ? measured : finish(a, &p);
+    if (!world->rank) remove_run(a);
     profile_close(&p);
-    return comm_agree(world, st);
+    return measured ? measured : comm_agree(world, st);
 }
 
 static void close_args(void *self) {}
