@@ -138,6 +138,7 @@ Status source_open(DiagnoseSource *s, const SourceAsk *ask)
                 : ends_in(ask->path, ".json")    ? open_profile(s, ask, ask->path)
                                                  : open_recipe(s, ask);
     if (st) source_close(s);
+    else    hardware_limit(&s->ask.hw, s->recipe.device.memory_limit);
     return st;
 }
 
