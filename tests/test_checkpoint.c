@@ -1,4 +1,5 @@
 /* Checkpoints: restored bit for bit; complete or absent after a full disk or a kill. */
+#include "checkpoint/hub_cache.h"
 #include "small.h"
 #include "base/clock.h"
 #include "base/folder.h"
@@ -340,9 +341,42 @@ static void export_loads(void)
     lab_close(&a), lab_close(&b);
 }
 
+static void hub_put(const char *name, const char *text)
+{
+    Path path;
+    EXPECT_OK(path_join(path, lab_tmp(), name));
+    char *slash = strrchr(path, '/');
+    *slash      = 0;
+    EXPECT_OK(folder_make(path));
+    *slash = '/';
+    EXPECT_OK(file_write(path, text, strlen(text)));
+}
+
+/* A hub id is the snapshot that refs/main names in the local cache; one that is not there says how to get it.
+ */
+static void hub_ids_are_found_in_the_cache(void)
+{
+    Path        found;
+    const char *had    = getenv("HF_HUB_CACHE");
+    char       *before = had ? strdup(had) : NULL;
+    setenv("HF_HUB_CACHE", lab_tmp(), 1);
+    hub_put("models--a--b.c/refs/main", "0123");
+    hub_put("models--a--b.c/snapshots/0123/config.json", "{}");
+    hub_put("models--a--b.c/snapshots/4567/config.json", "{}");
+    EXPECT_OK(hub_cache_find(found, "a/b.c"));
+    EXPECT(strstr(found, "models--a--b.c/snapshots/0123"), "%s", found);
+    EXPECT_FAIL(hub_cache_find(found, "a/none"), E_CONFIG, "hf download a/none");
+    EXPECT_OK(hub_cache_find(found, "./a/b.c"));
+    EXPECT(!strcmp(found, "./a/b.c"), "%s", found);
+    if (before) setenv("HF_HUB_CACHE", before, 1);
+    else unsetenv("HF_HUB_CACHE");
+    free(before);
+}
+
 int main(void)
 {
     omp_set_num_threads(1);                                  /* a forked child has no other threads */
+    RUN(hub_ids_are_found_in_the_cache);
     RUN(restores_bit_for_bit);
     RUN(other_models_are_refused);
     RUN(keeps_last_and_best);

@@ -2,10 +2,12 @@
 #include "checkpoint/model_source.h"
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/hub_cache.h"
 #include "model/peft.h"
 #include "model/presets.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -37,6 +39,13 @@ static Status open_preset_folder(ModelSource *s, const char *path)
 
 static Status find_folder(ModelSource *s, const char *path)
 {
+    Path found;
+    TRY(hub_cache_find(found, path));
+    if (strcmp(found, path)) {
+        s->snapshot = strdup(found);
+        if (!s->snapshot) return fail(E_FIT, "no memory for a path");
+        path = s->snapshot;
+    }
     if (!weights_exist(path) && peft_is(path))
         return fail(E_CONFIG, "model.path = %s is an adapter, not a model; set lora.path to it, and "
                     "model.path to its base model", path);
@@ -110,6 +119,7 @@ void model_source_close(ModelSource *s)
 {
     tokenizer_close(s->tokenizer);
     json_decref(s->hf);
+    free(s->snapshot);
     *s = (ModelSource){ 0 };
 }
 

@@ -1,9 +1,10 @@
 /* checkpoint/model_source.h -- where a run's model comes from: a folder with weights, or a shape and random
  * weights.
  *
- *   model.path                    config.json, weights and tokenizer.json of that folder
- *   model.preset = a folder       its config.json and tokenizer.json; weights are random
- *   model.preset + model.path     the shape by name (model/presets.h), the tokenizer of that folder */
+ *   model.path                    config.json, weights and tokenizer.json of that folder, or of a hub id in
+ * the local Hugging Face cache (checkpoint/hub_cache.h) model.preset = a folder       its config.json and
+ * tokenizer.json; weights are random model.preset + model.path     the shape by name (model/presets.h), the
+ * tokenizer of that folder */
 #ifndef CHECKPOINT_MODEL_SOURCE_H
 #define CHECKPOINT_MODEL_SOURCE_H
 
@@ -19,6 +20,7 @@ typedef struct ModelSource {
     const char *weights;                 /* folder to load weights from; NULL: random weights */
     const char *preset;                  /* model.preset; "": none */
     Path        folder;                  /* of the tokenizer and its companion files */
+    char       *snapshot; /* the folder of a hub id in the local cache; NULL: model.path is a folder */
     Tokenizer  *tokenizer;
 } ModelSource;
 
