@@ -30,7 +30,7 @@ static Status finish(TrainSteps *t, int64_t number)
 {
     Engine *e = &t->b->e;
     int     slot = (int)(number % POST_SLOTS);
-    double  seconds[PART_N] = { 0 };
+    double  seconds[PART_TIMES] = { 0 };
     TRY(step_results_wait(&e->results, &e->be, slot, seconds));
     expert_counts_add(&t->counts, &e->results.slot[slot]);
     if (((const double *)e->results.slot[slot].guard.data)[GUARD_VERDICT] == STEP_GOOD) return OK;

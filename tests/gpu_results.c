@@ -2,6 +2,8 @@
  * it. All of them are equal to the bit. */
 #include "gpulab.h"
 
+#include <time.h>
+
 static Tensor doubles(int64_t n, const double *v)
 {
     Tensor t = gpu_new(F64, 1, &n, DENSE, 0);
@@ -74,7 +76,7 @@ static void posts(void)
 {
     enum { N = 1 << 20 };
     Arena  a, host;
-    double seconds[2][PART_N] = { 0 };
+    double seconds[2][PART_TIMES] = { 0 };
     fresh();
     EXPECT_OK(backend_arena_open(GPU, &a, "lab", N * sizeof(float)));
     EXPECT_OK(backend_host_arena_open(GPU, &host, "lab", 2 * N * sizeof(float)));
@@ -103,6 +105,43 @@ static void posts(void)
     backend_arena_close(GPU, &a);
 }
 
+static void fill_often(Tensor x, int times, Part part)
+{
+    ledger_clear(&GPU->ledger), ledger_start(&GPU->ledger), ledger_enter(&GPU->ledger, part);
+    for (int i = 0; i < times; i++) op_fill(GPU, x, (float)i);
+    ledger_stop(&GPU->ledger);
+}
+
+/* More launches than the driver's queue holds: the host waits for most of their time, and that is counted.
+ * The GPU is idle between two clocks if the host is late, and that is counted too. */
+static void waits_are_counted(void)
+{
+    enum { N = 128 << 20, TIMES = 2500 };
+    Arena  a, host;
+    double seconds[PART_TIMES] = { 0 };
+    if (GPU->device->host_memory) return;
+    EXPECT_OK(backend_arena_open(GPU, &a, "lab", N * sizeof(float)));
+    EXPECT_OK(backend_host_arena_open(GPU, &host, "lab", 4096));
+    Tensor x = t1(&a, "lab", F32, N), few = t1(&host, "lab", F32, 4);
+    double from = clock_now();
+    fill_often(x, TIMES, PART_HEAD);
+    double queued = clock_now() - from, waited = GPU->ledger.launch_wait;
+    backend_post(GPU, 0, few.data, t_wrap(x.data, F32, 1, (int64_t[]){ 4 }));
+    EXPECT_OK(backend_wait_post(GPU, 0, seconds));
+    double idle = seconds[PART_IDLE];
+    EXPECT(waited > 0.5 * queued && waited < queued && queued < clock_now() - from, "%g of %g s", waited,
+           queued);
+    EXPECT(seconds[PART_HEAD] > queued, "%g s on the GPU, %g to queue", seconds[PART_HEAD], queued);
+    nanosleep(&(struct timespec){ .tv_nsec = 30000000 }, NULL);
+    fill_often(x, 3, PART_HEAD);
+    backend_post(GPU, 1, few.data, t_wrap(x.data, F32, 1, (int64_t[]){ 4 }));
+    EXPECT_OK(backend_wait_post(GPU, 1, seconds));
+    idle = seconds[PART_IDLE] - idle;
+    EXPECT(idle > 0.03 && idle < 1 && GPU->ledger.launch_wait < 0.03, "%g s idle", idle);
+    backend_host_arena_close(GPU, &host);
+    backend_arena_close(GPU, &a);
+}
+
 int main(void)
 {
     gpulab_open();
@@ -111,5 +150,6 @@ int main(void)
     GPU_RUN(verdicts);
     GPU_RUN(updates);
     GPU_RUN(posts);
+    GPU_RUN(waits_are_counted);
     return gpulab_report();
 }

@@ -226,6 +226,43 @@ static void calls_run_what_waits(void)
     }
 }
 
+static int waits_at_join;
+static void count_waits(Backend *be) { waits_at_join = be->queue->n; }
+
+/* Uploads of the next batch are joined behind the ops that wait, which may read the batch before it. */
+static void a_join_runs_what_waits(void)
+{
+    Caller p = { 0 };
+    float  x;
+    Device own = device_cpu;
+    EXPECT_OK(backend_open(&p.be, "cpu"));
+    own.join = count_waits, p.be.device = &own;
+    p.q = (OpQueue){ .scopes = GRAPH_BIT(ATTN), .run = play_all, .self = &p };
+    p.be.queue = &p.q, waits_at_join = -1;
+    backend_scope(&p.be, GRAPH_ATTN);
+    op_fill(&p.be, t_wrap(&x, F32, 1, (int64_t[]){ 1 }), 2);
+    backend_join(&p.be);
+    EXPECT(waits_at_join == 0 && x == 2, "%d ops wait", waits_at_join);
+    p.be.queue = NULL, op_queue_close(&p.q);
+    backend_close(&p.be);
+}
+
+/* Scopes that end inside one leave ops that run at once. */
+static void closed_scopes_are_gone(void)
+{
+    GraphRig r;
+    graph_rig_open(&r, &graph_cases[0], small_vl_moe);
+    EngineConf c = graph_conf(&r, "cpu");
+    EXPECT_OK(engine_open(&r.e, &r.shape, &c, &r.s[0]));
+    attach_all(&r.e);
+    backend_scope(&r.e.be, GRAPH_ATTN);
+    EXPECT(r.e.be.ops == &op_queue_ops, "no scope");
+    scope_cache_close(&r.e.scopes);
+    EXPECT(r.e.be.ops == r.e.be.device->ops, "ops would wait in a queue that is gone");
+    engine_close(&r.e);
+    graph_rig_close(&r);
+}
+
 static void refusals_name_the_cause(void)
 {
     GraphRig   r;
@@ -340,6 +377,8 @@ int main(void)
     RUN(ranks_give_the_same_bits);
     RUN(counted_dispatch_has_scopes);
     RUN(calls_run_what_waits);
+    RUN(a_join_runs_what_waits);
+    RUN(closed_scopes_are_gone);
     RUN(refusals_name_the_cause);
     RUN(keys_are_the_arguments);
     RUN(words_are_read);

@@ -2,10 +2,12 @@
  * weights and files, also with steps that are bad once or stay bad. */
 #include "runlab.h"
 
+#include "base/clock.h"
 #include "base/rng.h"
 
 #include <omp.h>
 #include <signal.h>
+#include <time.h>
 
 static RunLab lab;
 
@@ -201,6 +203,36 @@ static void a_late_step_is_not_done(void)
     folder_remove(lab_path("late"));
 }
 
+static void slow_squares(Backend *be, Tensor out, Tensor each, const Addends *list)
+{
+    cpu_squares(be, out, each, list);
+    nanosleep(&(struct timespec){ .tv_nsec = 30000000 }, NULL);
+}
+
+/* Both steps have been computed before the first one is read, and the host does something else between. */
+static void times_are_those_of_the_device(void)
+{
+    Config     c;
+    Trainer    t;
+    Ops        ops;
+    StepReport r[2];
+    runlab_recipe(&c, &lab, "late", "");
+    EXPECT_OK(trainer_open(&t, &(TrainerConf){ .recipe = &c, .least = LOG_ERROR }));
+    t.late = true;
+    inject(&t, &ops, none), ops.squares = slow_squares;
+    double from = t.step_ended;
+    EXPECT_OK(trainer_begin_step(&t));
+    EXPECT_OK(trainer_begin_step(&t));
+    double computed = clock_now() - from;
+    nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+    for (int i = 0; i < 2; i++) EXPECT_OK(trainer_end_step(&t, &r[i]));
+    double sum = r[0].seconds + r[1].seconds;
+    EXPECT(r[0].seconds > 0.03 && r[1].seconds > 0.03, "%g and %g s", r[0].seconds, r[1].seconds);
+    EXPECT(sum < computed + 0.001 && sum > 0.5 * computed, "%g of %g s", sum, computed);
+    trainer_close(&t), config_close(&c);
+    folder_remove(lab_path("late"));
+}
+
 static void a_step_that_fails_has_not_ended(void)
 {
     Config  c;
@@ -227,6 +259,7 @@ int main(void)
     RUN(spikes_are_found);
     RUN(a_stopped_run_resumes);
     RUN(a_late_step_is_not_done);
+    RUN(times_are_those_of_the_device);
     RUN(a_step_that_fails_has_not_ended);
     runlab_close(&lab);
     return lab_report();

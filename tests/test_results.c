@@ -115,7 +115,7 @@ static void results_are_posted(void)
 {
     StepResults r;
     Arena       a;
-    double      seconds[PART_N] = { 0 };
+    double      seconds[PART_TIMES] = { 0 };
     StepResultsConf conf = { .tensors = 3, .layers = 2, .experts = 5, .micros = 2, .rows = 7 };
     EXPECT_OK(backend_arena_open(BE, &a, "lab", 1 << 16));
     EXPECT_OK(step_results_open(&r, BE, &a, &conf));

@@ -20,6 +20,8 @@ extern "C" {
 #endif
 
 typedef enum { PART_VISION, PART_MERGER, PART_DECODER, PART_HEAD, PART_OPTIM, PART_N } Part;
+/* Seconds are kept by part, and those between a stop of the clock and its next start. */
+enum { PART_IDLE = PART_N, PART_TIMES };
 
 #define LEDGER_OPS 112
 #define LEDGER_GROUPS 32
@@ -87,8 +89,10 @@ struct Ledger {
     int64_t   launches;               /* of kernels of ops and of graphs by the host; 0: ops launch none */
     int64_t   workspace;              /* the most that one op takes of a GPU's memory while it runs */
     int64_t   chunked_layers;         /* forwards of expert layers in token chunks, for lack of rows */
-    double    seconds[PART_N];        /* spent in each part while the clock ran */
+    double    seconds[PART_TIMES];    /* spent in each part while the clock ran */
     double    since;                  /* the time of the last border; 0: the clock is stopped */
+    double    stopped;                /* the time of the last stop; 0: it never ran */
+    double    launch_wait;            /* seconds in which the host waited until the device took launches */
     void    (*tick)(void *self, Part ended);    /* PART_N: the clock starts */
     void     *self;
     CostListener *meter;              /* NULL: none */
@@ -105,9 +109,10 @@ static inline void ledger_clock(Ledger *l) /* charges the time since the last bo
 static inline void ledger_start(Ledger *l)
 {
     l->since = clock_now();
-    if (l->tick) l->tick(l->self, PART_N);
+    if (l->tick)             l->tick(l->self, PART_N);
+    else if (l->stopped > 0) l->seconds[PART_IDLE] += l->since - l->stopped;
 }
-static inline void ledger_stop(Ledger *l)  { ledger_clock(l), l->since = 0; }
+static inline void ledger_stop(Ledger *l)  { ledger_clock(l), l->stopped = l->since, l->since = 0; }
 
 static inline void ledger_enter(Ledger *l, Part part)
 {
@@ -141,7 +146,7 @@ static inline void ledger_host(Ledger *l, bool in, int64_t bytes)
 
 static inline void ledger_clear(Ledger *l)
 {
-    *l = (Ledger){ .tick = l->tick, .self = l->self, .meter = l->meter };
+    *l = (Ledger){ .stopped = l->stopped, .tick = l->tick, .self = l->self, .meter = l->meter };
 }
 
 /* Adds `times` (1 or -1) the work of x: ops, calls, copies; not launches and seconds. */

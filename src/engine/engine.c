@@ -29,7 +29,7 @@ void engine_upload(Engine *e, const Stream *s)
 {
     bool done = e->prefetched == s && e->prefetched_fill == s->fills;
     e->at = (e->at + 1) % e->batches, e->prefetched = NULL;
-    if (e->be.device->join) e->be.device->join(&e->be);
+    backend_join(&e->be);
     if (!done && ids_fit(e, s)) batch_upload(engine_batch(e), &e->be, s);
 }
 
@@ -45,7 +45,7 @@ void engine_prefetch(Engine *e, const Stream *s)
 
 void engine_drop_prefetched(Engine *e)
 {
-    if (e->prefetched) e->be.device->join(&e->be);
+    if (e->prefetched) backend_join(&e->be);
     e->prefetched = NULL;
 }
 

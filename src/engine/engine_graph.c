@@ -88,6 +88,7 @@ static unsigned scopes_of(const Engine *e, unsigned graphs)
 Status engine_use_graphs(Engine *e, unsigned graphs)
 {
     unsigned scopes = scopes_of(e, graphs);
+    backend_flush(&e->be);
     scope_cache_close(&e->scopes);
     if (e->graphs.be) graph_cache_close(&e->graphs);
     if (!graphs) return OK;

@@ -95,6 +95,6 @@ void scope_cache_close(ScopeCache *s)
     for (int i = 0; i < s->n; i++) backend_graph_close(s->be, s->at[i].graph), free(s->at[i].key);
     free(s->at);
     op_queue_close(&s->queue);
-    s->be->queue = NULL;
+    s->be->queue = NULL, s->be->ops = s->be->device->ops;
     *s = (ScopeCache){ 0 };
 }

@@ -85,7 +85,7 @@ void step_results_post(StepResults *r, Backend *be, int slot)
     backend_post(be, slot, r->slot[slot].sums.data, r->all);
 }
 
-Status step_results_wait(StepResults *r, Backend *be, int slot, double seconds[PART_N])
+Status step_results_wait(StepResults *r, Backend *be, int slot, double seconds[PART_TIMES])
 {
     return backend_wait_post(be, slot, seconds);
 }

@@ -47,6 +47,6 @@ void        step_results_set_guard(StepResults *r, Backend *be, double highest);
 
 void        step_results_post(StepResults *r, Backend *be, int slot);
 /* seconds: see backend_wait_post. */
-MUST Status step_results_wait(StepResults *r, Backend *be, int slot, double seconds[PART_N]);
+MUST Status step_results_wait(StepResults *r, Backend *be, int slot, double seconds[PART_TIMES]);
 
 #endif

@@ -165,6 +165,12 @@ void backend_upload(Backend *be, Tensor dst, const void *host)
     ledger_done(&be->ledger);
 }
 
+void backend_join(Backend *be)
+{
+    backend_flush(be);
+    if (!be->sticky && be->device->join) be->device->join(be);
+}
+
 void backend_put(Backend *be, void *dst, const void *host, size_t bytes)
 {
     REQUIRE(bytes <= PUT_BYTES, "backend_put: %zu bytes", bytes);
@@ -219,7 +225,7 @@ void backend_post(Backend *be, int slot, void *host, Tensor src)
     else if (be->device->host_memory) memcpy(host, src.data, (size_t)t_bytes(src));
 }
 
-Status backend_wait_post(Backend *be, int slot, double seconds[PART_N])
+Status backend_wait_post(Backend *be, int slot, double seconds[PART_TIMES])
 {
     ledger_host_work(&be->ledger, COST_SYNC);
     if (!be->sticky && be->device->wait_post) be->device->wait_post(be, slot, seconds);

@@ -151,6 +151,7 @@ void        backend_mark(Backend *be);
 MUST Status backend_prepare(Backend *be, bool on);           /* see Device.prepare; only where */
 bool        backend_prepares(const Backend *be);             /* this is true */
 void        backend_upload(Backend *be, Tensor dst, const void *host);
+void        backend_join(Backend *be);                       /* see Device.join; work that is queued is run */
 /* The same for a few values, at most PUT_BYTES: host may change as soon as the call returns. */
 void        backend_put(Backend *be, void *dst, const void *host, size_t bytes);
 void        backend_fetch(Backend *be, void *host, Tensor src);          /* meta: zeros */
@@ -160,7 +161,7 @@ void        backend_fetch(Backend *be, void *host, Tensor src);          /* meta
  * POST_SLOTS are for results of steps, the others for counts of a token dispatch, one a lane. */
 enum { POST_SLOTS = 2, POST_COUNTS = POST_SLOTS, POST_ALL = POST_COUNTS + 2 };
 void        backend_post(Backend *be, int slot, void *host, Tensor src);
-MUST Status backend_wait_post(Backend *be, int slot, double seconds[PART_N]);
+MUST Status backend_wait_post(Backend *be, int slot, double seconds[PART_TIMES]);
 const char *backend_pick(const char *name);                 /* "auto": cuda where there is a GPU, else cpu */
 MUST Status backend_check(const char *name);             /* it is built in and the device exists */
 /* Device.pin by name, for code that fills host memory without a backend; NULL: pinning is not needed. */

@@ -7,7 +7,8 @@
  *
  * A line covers the steps since the line before: losses are means over the steps that were not skipped
  * ("-" where all were), rates are sums over their time. Evaluations and saves are not part of a step's
- * time. On one GPU a line may come while the next step runs (train.late_results).
+ * time. On one GPU a line may come while the next step runs (train.late_results); a step's time is then that
+ * of the GPU, from the end of the step before.
  *
  *   tok/s        tokens of all ranks without padding; useful: their share of the micro-batches' token budgets
  *   TFLOP/s      the model's own work (engine/flops.h) per second and device
@@ -46,12 +47,11 @@ typedef struct StepReport {              /* of one optimizer step */
     double      lr, epoch;
     double      seconds, data_wait;      /* of the step; of it waiting for data */
     int64_t     bad_samples;             /* left out since the run began */
-    double      part_seconds[PART_N];    /* of all ranks; 0: not known */
+    double      part_seconds[PART_TIMES]; /* of all ranks; 0: not known */
     double      executed_flops;          /* of all ranks, recomputation and padding included */
     int         zero_grads;              /* tensors whose gradient was zero too often, on all ranks */
     double      chunked_layers;          /* expert layers run in chunks (nn/moe.h), mean over ranks */
-    double      host_seconds;            /* in which the host queued the step; of waits for the device only
-                                            those while its queue of launches is full */
+    double      host_seconds;            /* in which the host queued the step, without waits for the device */
     int64_t     launches;                /* of kernels and graphs by the host of this rank */
     int64_t     eager_phases;            /* that had no graph (engine/graph_cache.h), of this rank */
     double      memory_used;             /* bytes of the fullest rank; only in steps that end a line */

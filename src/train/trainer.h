@@ -53,6 +53,8 @@ typedef struct StepInFlight {
     float      lr[GROUP_N];              /* of the groups of parameters */
     int        slot;                     /* of the engine's results */
     bool       shown;                    /* the step ends a line: choices of experts are counted */
+    double     gap;                      /* seconds from the end of the step before to the begin of this one;
+                                            negative: that one had not ended */
 } StepInFlight;
 
 typedef struct Evaluation { double loss, accuracy, seconds; int64_t tokens, supervised, docs; } Evaluation;

@@ -25,10 +25,10 @@ static void sum_ranks(const Trainer *t, StepReport *r)
 {
     enum { N = PART_N + 3 };
     double x[N];
-    memcpy(x, r->part_seconds, sizeof r->part_seconds);
+    memcpy(x, r->part_seconds, PART_N * sizeof *x);
     x[PART_N] = r->executed_flops, x[PART_N + 1] = r->chunked_layers, x[PART_N + 2] = r->zero_grads;
     comm_host_sum(t->engine.mesh.comm[GR_world], x, N);
-    memcpy(r->part_seconds, x, sizeof r->part_seconds);
+    memcpy(r->part_seconds, x, PART_N * sizeof *x);
     r->executed_flops = x[PART_N], r->chunked_layers = x[PART_N + 1] / t->place.world;
     r->zero_grads = (int)x[PART_N + 2];
 }
@@ -108,6 +108,7 @@ static void queue_step(Trainer *t, StepInFlight *f)
     StepStats stats = stats_of(t, f);
     PipelineStep s = { f->in.micro, t->data.micro, &stats, loader_peek(t->loader, false), true };
     f->slot = (int)(f->r.step % POST_SLOTS);
+    f->gap = f == t->flight ? clock_now() - t->step_ended : -1;
     start_clocks(t, f);
     pipeline_queue(e, &s, &f->r.sums);
     engine_decide_update(e, t->guard.spike, f->r.sums.supervised > 0);
@@ -187,7 +188,8 @@ static Status queue_or_run(Trainer *t, StepInFlight *f)
     GraphCounts graphs = t->engine.graphs.counts;
     if (t->late) queue_step(t, f);
     else TRY_CTX(run_step(t, f), "step %lld", (long long)f->r.step);
-    f->r.host_seconds = clock_now() - from - (t->engine.waited - waited);
+    waited = t->engine.waited - waited + t->engine.be.ledger.launch_wait;
+    f->r.host_seconds = clock_now() - from - waited;
     report_graphs(t, graphs, &f->r);
     return OK;
 }
@@ -262,13 +264,21 @@ static void complete_report(Trainer *t, StepInFlight *f)
     if (f->shown) measure_memory(t, &f->r), report_comm_time(t, &f->r), step_stats_sum_ranks(&stats, e);
 }
 
-/* The step has ended: the state of the run is the one after it. */
-static void advance(Trainer *t, StepReport *r)
+/* Seconds on the clock of the device: the host may read results long after the device has them. */
+static double device_seconds(const StepInFlight *f)
+{
+    double sum = f->gap < 0 ? f->r.part_seconds[PART_IDLE] : f->gap;
+    for (int i = 0; i < PART_N; i++) sum += f->r.part_seconds[i];
+    return sum;
+}
+
+/* The step has ended: the state of the run is the one after it. measured: on the clock of the device. */
+static void advance(Trainer *t, StepReport *r, bool measured)
 {
     double now = clock_now();
     t->updates += r->verdict == STEP_GOOD;
     t->step = r->step, t->epoch = r->epoch, t->tokens += r->sums.tokens;
-    r->seconds = now - t->step_ended, t->step_ended = now;
+    r->seconds = measured ? device_seconds(&t->flight[0]) : now - t->step_ended, t->step_ended = now;
     t->begun--, t->flight[0] = t->flight[1];
 }
 
@@ -290,7 +300,7 @@ Status trainer_end_step(Trainer *t, StepReport *r)
     if (bad) TRY_CTX(recover(t, f), "step %lld", (long long)f->r.step);
     complete_report(t, f);
     *r = f->r;
-    advance(t, r);
+    advance(t, r, t->late && !bad);
     if (r->zero_grads) TRY(stop_for_zero_grads(t));
     TRY(guard_record(&t->guard, r->verdict, r->sums.total, r->grad_norm));
     return bad ? queue_again(t) : OK;

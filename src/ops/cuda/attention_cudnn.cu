@@ -291,9 +291,10 @@ static void call_run(Call *c, int64_t i)
     if (k->backward) b[n++] = Binding{ U_ONE, &one }, b[n++] = Binding{ U_DELTA, c->delta };
     if (c->dq_sum) b[n++] = Binding{ U_DQ_SUM, c->dq_sum };
     if (c->dk_full) b[n++] = Binding{ U_DK_FULL, c->dk_full }, b[n++] = Binding{ U_DV_FULL, c->dv_full };
-    c->be->ledger.launches++;
+    double from = clock_now();
     if (graph_run(&c->plan->graph, b, n, c->scratch) != CUDNN_STATUS_SUCCESS)
         cuda_stick(c->be, cudaErrorUnknown, "cuDNN attention");
+    cuda_launched(c->be, from);
 }
 
 static void call_runs(Call *c)

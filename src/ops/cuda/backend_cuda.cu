@@ -323,6 +323,14 @@ static void retire_workspace(Cuda *c)
     c->ws = NULL, c->ws_bytes = 0;
 }
 
+void cuda_launched(Backend *be, double from)
+{
+    const double longest = 20e-6;
+    double took = clock_now() - from;
+    be->ledger.launches++;
+    if (took > longest) be->ledger.launch_wait += took;
+}
+
 void *cuda_workspace(Backend *be, size_t bytes)
 {
     Cuda *c = cuda_of(be);
@@ -372,7 +380,6 @@ static void cuda_clock(Backend *be, Part ended)
 static void add_interval(Backend *be, const CudaMark *from, const CudaMark *to, double *seconds)
 {
     float ms = 0;
-    if (to->part == PART_N) return;                         /* between two clocks */
     cuda_stick(be, cudaEventElapsedTime(&ms, from->event, to->event), "timing");
     seconds[to->part] += ms * 1e-3;
 }

@@ -237,8 +237,9 @@ bool lt_matmul(Backend *be, const LtCall *q)
     void *ws = cuda_workspace(be, LT_WORKSPACE);
     if (!ws) return true;                               /* preparing, or failed */
     if (lt->unsaved) lt->unsaved = false, lt_save(lt);  /* the first product after the preparation */
+    double from = clock_now();
     cublasStatus_t st = lt_launch(lt, q, &p, &s->algo, ws, gpu->stream);
-    be->ledger.launches++;
+    cuda_launched(be, from);
     if (!ok(st) && !be->sticky)
         be->sticky = fail(E_DEVICE, "gemm %s %s by %s into %s: cuBLASLt: %s", q->mode == GEMM_NT ? "nt" :
                           q->mode == GEMM_NN ? "nn" : "tn", t_fmt(q->a), t_fmt(q->b), t_fmt(q->d),

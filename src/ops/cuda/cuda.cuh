@@ -20,7 +20,7 @@
 
 typedef __nv_bfloat16 bf16;
 
-/* part: that ended there; PART_N: a clock started. */
+/* part: that ended there; PART_IDLE: a clock started. */
 typedef struct CudaMark { cudaEvent_t event; Part part; } CudaMark;
 
 /* A copy of results to the host; marks: timing marks recorded before it, since the GPU was opened. */
@@ -80,6 +80,11 @@ void cuda_stick(Backend *be, cudaError_t e, const char *what);
  * first. */
 void *cuda_workspace(Backend *be, size_t bytes);
 
+/* Counts a launch that the host began at clock_now() `from`. The driver's queue holds about a thousand; a
+ * launch into a full one waits until the GPU has taken another. One that takes far longer than a launch does
+ * has waited (Ledger.launch_wait). */
+void cuda_launched(Backend *be, double from);
+
 void cuda_put(Backend *be, void *dst, const void *host, size_t bytes);       /* Device.put; put.cu */
 
 extern const GraphOps cuda_graphs;                                           /* graph.cu */
@@ -112,9 +117,10 @@ void   dnn_describe(char *out, size_t n);             /* version, or that attent
             cudaFuncAttributes at_;                                                                       \
             cuda_stick(be, cudaFuncGetAttributes(&at_, (const void *)k_), what);                          \
         } else if (grid_ > 0 && !(be)->sticky) {                                                          \
+            double from_ = clock_now();                                                                   \
             k_<<<(unsigned)grid_, (threads), smem_, cuda_->stream>>>(__VA_ARGS__);                        \
-            (be)->ledger.launches++;                                                                      \
             cuda_stick(be, cudaGetLastError(), what);                                                     \
+            cuda_launched(be, from_);                                                                     \
         }                                                                                                 \
     } while (0)
 

@@ -54,8 +54,9 @@ static DeviceGraph *graph_end(Backend *be, size_t *bytes)
 
 static void graph_launch(Backend *be, DeviceGraph *g)
 {
+    double from = clock_now();
     cuda_stick(be, cudaGraphLaunch(g->exec, cuda_of(be)->stream), "CUDA graph");
-    be->ledger.launches++;
+    cuda_launched(be, from);
 }
 
 const GraphOps cuda_graphs = { graph_begin, graph_end, graph_launch, graph_close };
