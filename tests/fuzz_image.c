@@ -122,6 +122,11 @@ static void seeds_png(Fuzz *f, const uint8_t *rows, int h, int w)
 
 static void fuzz_seeds(Fuzz *f)
 {
+    static const char gif[]       = "GIF89a\x02\0\x02\0\x80\0\0\xff\xff\xff\0\0\0!\xf9\x04\x01\0\0\x01\0,"
+                                    "\0\0\0\0\x02\0\x02\0@\x02\x02\x44\x52\0;";
+    static char       bmp[54 + 8] = "BM\0\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x02\0\0\0\x01\0\x18";
+    fuzz_add(f, gif, sizeof gif - 1);
+    fuzz_add(f, bmp, sizeof bmp);
     enum { H = 20, W = 28 };
     uint8_t *p = picture_draw(H, W, 3), *p4 = picture_draw(H, W, 4), *rows = picture_draw(H, W, 8);
     for (int i = 0; i < H * W; i++) p4[i * 4 + 3] |= 1;

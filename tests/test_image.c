@@ -371,7 +371,7 @@ static void warnings_about_pixels_are_errors(void)
 static void other_formats_are_named(void)
 {
     Image im = { 0 };
-    EXPECT_FAIL(image_decode(&im, "GIF89a......", 12, NULL, "a.jpg"), E_DATA, "a.jpg: GIF");
+    EXPECT_FAIL(image_decode(&im, "II*.........", 12, NULL, "a.jpg"), E_DATA, "a.jpg: TIFF");
     EXPECT_FAIL(image_decode(&im, "....ftypavif", 12, NULL, "a.jpg"), E_DATA, "AVIF");
     EXPECT_FAIL(image_decode(&im, "<html>", 6, NULL, "a.jpg"), E_DATA, "not a JPEG");
     EXPECT_FAIL(image_decode(&im, "", 0, NULL, "a.jpg"), E_DATA, "not a JPEG");
@@ -418,6 +418,114 @@ static void a_thousand_corrupted_pictures(void)
     for (int i = 0; i < 5; i++) free(from[i].v);
 }
 
+/* Codes of a GIF, packed into bytes and sub-blocks. */
+typedef struct GifBits {
+    uint8_t  out[1 << 17];
+    size_t   n;
+    uint32_t v;
+    int      bits;
+} GifBits;
+
+static void gif_code(GifBits *b, int code, int width)
+{
+    b->v |= (uint32_t)code << b->bits, b->bits += width;
+    for (; b->bits >= 8; b->bits -= 8, b->v >>= 8) b->out[b->n++] = (uint8_t)b->v;
+}
+
+/* LZW by search in a table of (prefix, last) pairs. */
+static void gif_encode(GifBits *b, const uint8_t *p, size_t n, int size)
+{
+    static int prefix[4096], last[4096];
+    int        clear = 1 << size, next = clear + 2, width = size + 1, code = -1;
+    gif_code(b, clear, width);
+    for (size_t i = 0; i < n; i++) {
+        int k = clear + 2;
+        while (code >= 0 && k < next && (prefix[k] != code || last[k] != p[i])) k++;
+        if (code < 0) {
+            code = p[i];
+            continue;
+        }
+        if (k < next) {
+            code = k;
+            continue;
+        }
+        gif_code(b, code, width);
+        if (next < 4096) {
+            prefix[next] = code, last[next] = p[i];
+            if (next++ == 1 << width && width < 12) width++;
+        } else gif_code(b, clear, width), next = clear + 2, width = size + 1;
+        code = p[i];
+    }
+    gif_code(b, code, width);
+    gif_code(b, clear + 1, next == 1 << width && width < 12 ? width + 1 : width);
+    gif_code(b, 0, 7);
+}
+
+/* A GIF of w x h indices below 2^bits, whose palette entry i is (i, 3 i, 255 - i). */
+static size_t gif_write(uint8_t *out, const uint8_t *index, int w, int h, int bits, bool interlaced)
+{
+    static GifBits b;
+    static uint8_t rows[1 << 16];
+    const int      first[] = { 0, 4, 2, 1 }, step[] = { 8, 8, 4, 2 };
+    size_t         n = 13, row = 0;
+    b = (GifBits){ 0 };
+    memcpy(out, "GIF89a", 6);
+    out[6] = (uint8_t)(w + 1), out[7] = 0, out[8] = (uint8_t)(h + 2), out[9] = 0,
+    out[10] = (uint8_t)(0x80 | (bits - 1)), out[11] = out[12] = 0;
+    for (int i = 0; i < 1 << bits; i++)
+        out[n++] = (uint8_t)i, out[n++] = (uint8_t)(3 * i), out[n++] = (uint8_t)(255 - i);
+    memcpy(out + n, "\x21\xf9\x04\x01\0\0\x01\0\x2c\x01\0\x02\0", 13), n += 13;
+    out[n++] = (uint8_t)w, out[n++] = 0, out[n++] = (uint8_t)h, out[n++] = 0,
+    out[n++] = interlaced ? 0x40 : 0;
+    for (int pass = 0; interlaced && pass < 4; pass++)
+        for (int y = first[pass]; y < h; y += step[pass])
+            memcpy(rows + (size_t)w * row++, index + (size_t)w * (size_t)y, (size_t)w);
+    out[n++] = (uint8_t)(bits < 2 ? 2 : bits);
+    gif_encode(&b, interlaced ? rows : index, (size_t)w * (size_t)h, bits < 2 ? 2 : bits);
+    for (size_t at = 0; at < b.n; at += 255) {
+        size_t len = b.n - at < 255 ? b.n - at : 255;
+        out[n++]   = (uint8_t)len, memcpy(out + n, b.out + at, len), n += len;
+    }
+    return out[n++] = 0, out[n++] = 0x3b, n;
+}
+
+static void gif_first_frames(void)
+{
+    static uint8_t file[1 << 18], index[1 << 16];
+    Image          im = { 0 };
+    for (int round = 0; round < 40; round++) {
+        int    w = 1 + (round * 37) % 200, h = 1 + (round * 61) % 180, bits = 1 + round % 8;
+        size_t len;
+        for (int i = 0; i < w * h; i++)
+            index[i] = (uint8_t)(rng_below(7, (uint64_t)round, (uint64_t)(i / (1 + round % 5)),
+                                           (uint64_t)1 << bits));
+        len = gif_write(file, index, w, h, bits, round % 3 == 0);
+        EXPECT_OK(image_decode(&im, file, len, NULL, "a.gif"));
+        EXPECT(im.w == w + 1 && im.h == h + 2, "%lld x %lld", (long long)im.w, (long long)im.h);
+        int wrong = 0;
+        for (int y = 0; y < h; y++)
+            for (int x = 0; x < w; x++) wrong += im.rgb[3 * ((y + 2) * im.w + x + 1)] != index[y * w + x];
+        EXPECT(!wrong && im.rgb[0] == 1, "round %d: %d pixels, first %d", round, wrong, im.rgb[0]);
+        EXPECT_FAIL(image_decode(&im, file, len / 2, NULL, "a.gif"), E_DATA, "GIF");
+    }
+    image_close(&im);
+}
+
+static void bmp_pictures(void)
+{
+    uint8_t file[54 + 16] = "BM";
+    Image   im            = { 0 };
+    file[10] = 54, file[14] = 40, file[18] = 2, file[22] = 2, file[26] = 1, file[28] = 24;
+    memcpy(file + 54, "\x03\x02\x01\x06\x05\x04\0\0\x09\x08\x07\x0c\x0b\x0a\0\0", 16);
+    EXPECT_OK(image_decode(&im, file, sizeof file, NULL, "a.bmp"));
+    EXPECT(!memcmp(im.rgb, "\x07\x08\x09\x0a\x0b\x0c\x01\x02\x03\x04\x05\x06", 12),
+           "rows are bottom up, blue first");
+    EXPECT_FAIL(image_decode(&im, file, sizeof file - 1, NULL, "a.bmp"), E_DATA, "ends early");
+    file[30] = 1;
+    EXPECT_FAIL(image_decode(&im, file, sizeof file, NULL, "a.bmp"), E_DATA, "compression");
+    image_close(&im);
+}
+
 int main(void)
 {
     RUN(jpeg_of_every_kind);
@@ -435,5 +543,7 @@ int main(void)
     RUN(warnings_about_pixels_are_errors);
     RUN(other_formats_are_named);
     RUN(a_thousand_corrupted_pictures);
+    RUN(gif_first_frames);
+    RUN(bmp_pictures);
     return lab_report();
 }

@@ -15,7 +15,7 @@ enum { SLACK = 16 };                 /* vector stores may write past the last pi
 
 /* Every picture format there is; row x is `const ImageFormat image_x`. Suffixes, MIME types and messages
  * derive from it. */
-#define FORMAT_TABLE(ROW) ROW(jpeg) ROW(png) ROW(webp)
+#define FORMAT_TABLE(ROW) ROW(jpeg) ROW(png) ROW(webp) ROW(gif) ROW(bmp)
 
 #define ROW(x) extern const ImageFormat image_##x;
 FORMAT_TABLE(ROW)
@@ -27,9 +27,10 @@ static const ImageFormat *const formats[] = { FORMAT_TABLE(ROW) };
 enum { FORMATS = sizeof formats / sizeof *formats };
 
 /* Common formats that are not read, so that the error can name them. */
-static const struct { const char *name; size_t at; const char *mark; } refused[] = {
-    { "GIF", 0, "GIF8" },    { "BMP", 0, "BM" },        { "TIFF", 0, "II*" },        { "TIFF", 0, "MM" },
-    { "AVIF", 4, "ftypavif" }, { "HEIC", 4, "ftyphei" }, { "HEIC", 4, "ftypmif1" }, { "SVG", 0, "<svg" },
+static const struct { const char *name; size_t at; const char *mark;
+} refused[] = {
+    { "TIFF", 0, "II*" },     { "TIFF", 0, "MM" },       { "AVIF", 4, "ftypavif" },
+    { "HEIC", 4, "ftyphei" }, { "HEIC", 4, "ftypmif1" }, { "SVG", 0, "<svg" },
 };
 
 /* "JPEG, PNG or WebP" */
