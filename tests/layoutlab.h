@@ -41,6 +41,8 @@ static const char *const family_text[] = {
     " \"moe_intermediate_size\": 16, \"n_routed_experts\": 8, \"n_shared_experts\": 2,"
     " \"first_k_dense_replace\": 1, \"n_group\": 4, \"topk_group\": 2, \"q_lora_rank\": 12,"
     " \"kv_lora_rank\": 10, \"qk_nope_head_dim\": 6, \"qk_rope_head_dim\": 4, \"v_head_dim\": 5}",
+    "{\"model_type\": \"gpt_oss\", " FAMILY_TEXT "\"intermediate_size\": 16, \"num_local_experts\": 8,"
+    " \"sliding_window\": 5}",
     "{\"model_type\": \"olmoe\", " FAMILY_TEXT "\"intermediate_size\": 16, \"num_experts\": 8}",
 };
 enum { FAMILY_TEXTS = sizeof family_text / sizeof *family_text };
@@ -338,7 +340,8 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
                           .ffn = shape_sparse_layers(t) < t->L ? t->I : 0,
                           .per_token = t->K, .expert_ffn = t->F, .renorm = t->renorm, .shared = t->shared,
                           .wide_norm = t->qk_norm_wide, .latent = t->mla.kv_rank > 0,
-                          .uncut_attention = t->mla.kv_rank ? "latent attention" : NULL,
+                          .uncut_attention = t->mla.kv_rank || t->window ? "attention" : NULL,
+                          .expert_bias = t->expert_bias,
                           .micro_tokens = budget.tokens,
                           .global_tokens = budget.tokens * MICROS,
                           .dispatcher = dispatcher_rows[rng_below(seed, 7, k + 13, DISPATCHER_COUNT)].name,

@@ -152,6 +152,58 @@ static void turns(void)
     }
 }
 
+/* ---- experts of gpt-oss ---- */
+
+typedef struct Glu { Tensor h, gu, gate, dh; } Glu;
+
+static double glu_loss(void *arg)
+{
+    Glu *c = arg;
+    op_clamped_glu_fwd(BE, c->h, c->gu, c->gate, none);
+    return num_dot(c->h, c->dh);
+}
+
+static void clamped_glu(void)
+{
+    Glu    c = { num_poison(F32, 3, 5), num_randn(F32, 3, 10), num_randn(F32, 3, 1), num_randn(F32, 3, 5) };
+    Tensor dgu = num_poison(F32, 3, 10), dgate = num_poison(F32, 3, 1);
+    put(c.gu, 0, 9), put(c.gu, 3, -8), put(c.gu, 4, -20), put(c.gu, 5, 8);
+    glu_loss(&c);
+    double first = (get(c.gu, 1) + 1) * 7 * sigmoid(1.702 * 7) * get(c.gate, 0);
+    EXPECT(fabs(get(c.h, 0) - first) < 1e-5, "gate of 9: %g, not %g", get(c.h, 0), first);
+    op_clamped_glu_bwd(BE, dgu, dgate, c.dh, c.gu, c.gate);
+    EXPECT(get(dgu, 0) == 0 && get(dgu, 3) == 0 && get(dgu, 5) == 0, "past the clamp");
+    EXPECT_GRADIENT(glu_loss, &c, c.gu, dgu, 1e-2f, 2e-3);
+    EXPECT_GRADIENT(glu_loss, &c, c.gate, dgate, 1e-2f, 2e-3);
+    num_clear();
+}
+
+typedef struct Bias { Tensor y, x, b, offsets, gate, dy; } Bias;
+
+static double bias_loss(void *arg)
+{
+    Bias *c = arg;
+    op_copy(BE, c->y, c->x);
+    op_group_bias_fwd(BE, c->y, c->b, c->offsets, c->gate);
+    return num_dot(t_rows(c->y, 0, 6), t_rows(c->dy, 0, 6));
+}
+
+static void expert_biases(void)
+{
+    static const int32_t at[] = { 0, 2, 2, 6 };
+    Bias   c = { num_poison(F32, 8, 5), num_randn(F32, 8, 5), num_randn(F32, 3, 5), num_i32(4, at),
+                 num_randn(F32, 8, 1), num_randn(F32, 8, 5) };
+    Tensor db = num_zeros(F32, 3, 5), dgate = num_zeros(F32, 8, 1);
+    bias_loss(&c);
+    EXPECT(get(c.y, 35) == get(c.x, 35), "padding is left alone");
+    EXPECT(fabsf(get(c.y, 11) - get(c.x, 11) - get(c.gate, 2) * get(c.b, 11)) < 1e-6f,
+           "row 2 is of expert 2");
+    op_group_bias_bwd(BE, db, dgate, c.dy, c.b, c.offsets, c.gate);
+    EXPECT_GRADIENT(bias_loss, &c, c.b, db, 1e-2f, 2e-3);
+    EXPECT_GRADIENT(bias_loss, &c, c.gate, dgate, 1e-2f, 2e-3);
+    num_clear();
+}
+
 /* ---- the sigmoid router ---- */
 
 typedef struct Select {
@@ -251,6 +303,8 @@ int main(void)
     RUN(attention_by_definition);
     RUN(attention_gradients);
     RUN(turns);
+    RUN(clamped_glu);
+    RUN(expert_biases);
     RUN(router_known_values);
     RUN(router_gradients);
     RUN(router_survives_nan);

@@ -52,6 +52,8 @@ static void draw_options(Case *x)
     if (below(32, 4) == 0) t->window = 16 << below(33, 3);
     if (below(34, 3) == 0) draw_latent(t);
     if (t->gated) x->shape.names = &gated;
+    t->expert_bias = below(41, 3) == 0;
+    if (below(42, 3) == 0) t->act = ACTIVATION_CLAMPED_GLU;
 }
 
 /* A text model whose heads and widths tp divides; some layers are dense. */

@@ -14,6 +14,7 @@
 #define DENSE "Qwen3-VL-8B"
 #define TEXT  "Qwen3-30B-A3B"
 #define LATENT "Moonlight-16B-A3B"
+#define OSS   "gpt-oss-20b"
 #define OLMOE "OLMoE-1B-7B-0924"
 
 static void load_preset(ModelShape *s, const char *name)
@@ -92,6 +93,8 @@ static const Case cases[] = {
     { 68,  8,  0, MOE,   { "memory.recompute=[mla_up_proj]" } },
     { 68,  8,  0, MOE,   { "memory.recompute=[gdn_norm_out]" } },
     { 105, 8,  0, LATENT, { "parallel.cp=2" } },
+    { 105, 8,  0, OSS,   { "parallel.cp=2" } },
+    { 108, 8,  0, OSS,   { "parallel.etp=2" } },
     { 107, 8,  0, OLMOE, { "parallel.tp=2" } },
     { 68,  8,  0, TEXT,  { "memory.recompute=[norm, vision]" } },
     { 68,  8,  0, TEXT,  { "memory.recompute=[vision_act]" } },

@@ -168,6 +168,20 @@ static Status turn_lora_b(const Param *q, float *x)
     return OK;
 }
 
+/* Experts (E, out, in) as transformers holds them, (E, in, out). */
+static Status turn_experts(const Param *q, float *x)
+{
+    int64_t out = q->shape[1], in = q->shape[2];
+    float *from = malloc((size_t)(out * in) * sizeof *from + 1);
+    if (!from) return fail(E_FIT, "no memory for %s", q->piece[0].name);
+    for (int64_t e = 0; e < q->shape[0]; e++, x += out * in) {
+        memcpy(from, x, (size_t)(out * in) * sizeof *from);
+        for (int64_t i = 0; i < out * in; i++) x[i % in * out + i / in] = from[i];
+    }
+    free(from);
+    return OK;
+}
+
 /* Under the names of a file: those of modules that are trained whole beside adapters are longer there. */
 static Status add_gradient(Parity *p, const Param *q, int k)
 {
@@ -179,6 +193,8 @@ static Status add_gradient(Parity *p, const Param *q, int k)
     snprintf(name, sizeof name, "grad.%s%s", longer ? peft : "", c->name);
     TRY(value_add(p, &v, name, c->rank, c->shape));
     TRY(fetch_floats(p, v->data, weights_piece_view(q, q->shard.g, k)));
+    if (p->c.shape.input_major && (q->form == FORM_EXPERT_GATE_UP || q->form == FORM_EXPERT_DOWN))
+        return turn_experts(q, v->data);
     return q->form == FORM_LORA_B ? turn_lora_b(q, v->data) : OK;
 }
 

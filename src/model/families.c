@@ -18,6 +18,7 @@ static const Family *const families[] = {
     &family_glm4_moe,
     &family_deepseek_v3,
     &family_kimi_k2,
+    &family_gpt_oss,
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 

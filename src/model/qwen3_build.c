@@ -79,6 +79,10 @@ static void build_experts(ParamSet *s, Moe *m, const TextShape *t, const char *a
                             "%slayers.%d.mlp.experts.gate_up_proj", at, l);
     m->w_d  = param_experts(s, FORM_EXPERT_DOWN, t->E, t->D, t->F,
                             "%slayers.%d.mlp.experts.down_proj", at, l);
+    if (!t->expert_bias) return;
+    m->b_gu = param_matrix(s, G_LLM, t->E, 2 * t->F, "%slayers.%d.mlp.experts.gate_up_proj_bias", at, l);
+    m->b_d  = param_matrix(s, G_LLM, t->E, t->D, "%slayers.%d.mlp.experts.down_proj_bias", at, l);
+    m->b_gu->init = m->b_d->init = INIT_ZERO;
 }
 
 static void build_mlp(ParamSet *s, Mlp *m, const TextShape *t, const char *at, int l)

@@ -8,11 +8,13 @@
 #include "model/fp8_stage.h"
 #include "model/sink.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum { FUSED_OUT, FUSED_IN, PER_EXPERT } ExpertForm; /* [E, out, in]; [E, in, out]; one tensor each */
+/* [E, out, in]; [E, in, out]; one tensor each; MXFP4 codes of [E, out, in] and their scales */
+typedef enum { FUSED_OUT, FUSED_IN, PER_EXPERT, MXFP4 } ExpertForm;
 
 typedef struct WeightLoader {
     Model             *m;
@@ -158,6 +160,8 @@ static Status expert_form(ExpertForm *form, WeightLoader *l, const Param *p)
     if (fused && each) return fail(E_DATA, "%s*: the file has experts both fused and one by one; keep one "
                                    "form", base);
     if (each) return *form = PER_EXPERT, OK;
+    snprintf(one, sizeof one, "%s_blocks", p->piece[0].name);
+    if (!fused && find_tensor(l, one)) return *form = MXFP4, OK;
     return fused_form(form, l, p);
 }
 
@@ -243,11 +247,52 @@ static Status load_transposed(Sink *out, const Param *p, const StTensor *t, cons
     return OK;
 }
 
+/* A byte of codes is two values, the low half first; 32 values in a row share a scale, a power of two. */
+enum { MX_BLOCK = 32 };
+
+static Status mxfp4_tensors(WeightLoader *l, const Param *p, const StTensor **codes, const StTensor **scales)
+{
+    int64_t R = p->shape[1], G = p->shape[2] / MX_BLOCK, want[4] = { p->shape[0], R, G, MX_BLOCK / 2 };
+    char name[160];
+    snprintf(name, sizeof name, "%s_blocks", p->piece[0].name);
+    TRY(get_tensor(l, name, codes));
+    snprintf(name, sizeof name, "%s_scales", p->piece[0].name);
+    TRY(get_tensor(l, name, scales));
+    if ((*codes)->dtype != U8 || !shape_is(*codes, 4, want)) return wrong_shape(*codes, 4, want);
+    if ((*scales)->dtype != U8 || !shape_is(*scales, 3, want)) return wrong_shape(*scales, 3, want);
+    return p->shape[2] % MX_BLOCK ? fail(E_DATA, "%s: rows are not whole blocks of %d", name, MX_BLOCK) : OK;
+}
+
+static float mxfp4_value(const StTensor *codes, const StTensor *scales, int64_t i)
+{
+    static const float value[8] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
+    int code = ((const uint8_t *)codes->data)[i / 2] >> (i % 2 ? 4 : 0) & 15;
+    float x = ldexpf(value[code & 7], ((const uint8_t *)scales->data)[i / MX_BLOCK] - 127);
+    return code & 8 ? -x : x;
+}
+
+static Status load_mxfp4(WeightLoader *l, Sink *out, const Param *p, const StridedRange *c)
+{
+    enum { PIECE = 1024 };
+    const StTensor *codes, *scales;
+    float value[PIECE];
+    TRY(mxfp4_tensors(l, p, &codes, &scales));
+    for (int64_t i = 0; i < c->count; i++)
+        for (int64_t done = 0, n; done < c->len; done += n) {
+            n = c->len - done < PIECE ? c->len - done : PIECE;
+            for (int64_t k = 0; k < n; k++)
+                value[k] = mxfp4_value(codes, scales, c->at + i * c->stride + done + k);
+            sink_put(out, value, F32, n);
+        }
+    return OK;
+}
+
 static Status load_experts(WeightLoader *l, Sink *out, const Param *p, const StridedRange *c)
 {
     ExpertForm form = FUSED_OUT;
     TRY(expert_form(&form, l, p));
     if (form == PER_EXPERT) return load_per_expert(l, out, p, c);
+    if (form == MXFP4) return load_mxfp4(l, out, p, c);
     const StTensor *t = find_tensor(l, p->piece[0].name);
     if (form == FUSED_IN) return load_transposed(out, p, t, c);
     put_range(out, t, c, 0);

@@ -38,9 +38,20 @@ static void swiglu_bwd_fp8(Backend *be, CodedRows dgu, Tensor dscale, Tensor dh,
     op_swiglu_bwd_fp8(be, dgu.x, dgu.q, dgu.scale, dscale, dh, gu, scale, offsets, true);
 }
 
+static void clamped_fwd(Backend *be, Tensor h, Tensor gu, Tensor scale, Tensor offsets)
+{
+    op_clamped_glu_fwd(be, h, gu, scale, offsets);
+}
+
+static void clamped_bwd(Backend *be, Tensor dgu, Tensor dscale, Tensor dh, Tensor gu, Tensor scale)
+{
+    op_clamped_glu_bwd(be, dgu, dscale, dh, gu, scale);
+}
+
 const Activation activations[] = {
     [ACTIVATION_SWIGLU] = { "silu", 2, swiglu_fwd, swiglu_bwd, swiglu_grouped_fwd, swiglu_grouped_bwd,
                             swiglu_grouped_fwd_fp8, swiglu_bwd_fp8 },
+    [ACTIVATION_CLAMPED_GLU] = { "clamped_glu", 2, clamped_fwd, clamped_bwd, NULL, NULL, NULL, NULL },
 };
 
 Status activation_find(ActivationId *id, const char *name)

@@ -28,6 +28,7 @@ typedef struct Moe {
     bool    pad;                         /* every expert gets exactly that many rows, padded: fixed shapes */
     bool    balance;                     /* random logits replace the router's; for benchmarks */
     Param  *w_router, *b_router;         /* (E, D); (E), NULL: none */
+    Param  *b_gu, *b_d;                  /* (E, 2F), (E, D); NULL: none */
     Param  *score_bias;                  /* (E) f32, added to scores to select experts; NULL: none */
     Mlp     shared;                      /* that every token passes; I = 0: none */
     Param  *w_shared_gate;               /* (1, D): its output has a sigmoid gate; NULL: none */

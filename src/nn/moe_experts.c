@@ -163,6 +163,18 @@ static CodedRows dispatched(const Pass *c, const Moe *m, CodedRows rows)
     return rows;
 }
 
+/* Biases, and activations that no product ends in: gate and up, then the activation, each by itself. */
+static bool is_apart(const Moe *m) { return m->b_gu || !activations[m->act].grouped_fwd; }
+
+static void up_apart_fwd(const Pass *c, const Moe *m, MoeAct *a, Wanted want, CodedRows h, CodedRows rows)
+{
+    ExpertRows by = expert_rows(c, a);
+    if (want.gu) experts_y(c, a->gu, rows, m->w_gu, by, lora_term(a->a_out_gu, m->w_gu));
+    if (want.gu && m->b_gu) op_group_bias_fwd(c->be, a->gu, param_w(m->b_gu), a->offsets, (Tensor){ 0 });
+    if (want.h)  activations[m->act].fwd(c->be, a->h, a->gu, a->gate, a->offsets);
+    if (want.h && t_has(h.q)) encode_rows(c, h, by);
+}
+
 /* Tokens to the experts, gate, up and activation. */
 static void up_fwd(const Pass *c, const Moe *m, MoeAct *a, Wanted want, CodedRows h, Tensor x, bool count)
 {
@@ -174,7 +186,8 @@ static void up_fwd(const Pass *c, const Moe *m, MoeAct *a, Wanted want, CodedRow
     if (want.x)        dispatch_tokens(c, m, a, dispatched(c, m, rows), x, count, packed);
     if (want.a_out_gu) lora_a_fwd(c, a, a->a_out_gu, a->x, m->w_gu);
     LoraTerm lora = lora_term(a->a_out_gu, m->w_gu);
-    if (want.gu && want.h) experts_act(c, expert_act(c, m, a), a->gu, h, rows, m->w_gu, lora);
+    if (is_apart(m))            up_apart_fwd(c, m, a, want, h, rows);
+    else if (want.gu && want.h) experts_act(c, expert_act(c, m, a), a->gu, h, rows, m->w_gu, lora);
     else if (want.gu)      experts_y(c, a->gu, rows, m->w_gu, by, lora);
     else if (want.h)       activations[m->act].fwd(c->be, a->h, a->gu, a->gate, a->offsets);
     arena_reset(c->scratch, mark);
@@ -194,6 +207,7 @@ void moe_experts_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x,
         moe_reserve_routing_scratch(c);
         Tensor out = scratch_rows(c, a, x.dtype, x.n[1]);
         experts_y(c, out, h, m->w_d, by, lora_term(a->a_out_d, m->w_d));
+        if (m->b_d) op_group_bias_fwd(c->be, out, param_w(m->b_d), a->offsets, a->gate);
         combine_tokens(c, a, y, out, res);
     }
     arena_reset(c->scratch, mark);
@@ -206,6 +220,14 @@ static void expert_grads(const Pass *c, const Moe *m, MoeAct *a, Tensor dy, Tens
     ExpertRows by = expert_rows(c, a);
     experts_dw(c, w, dy, x, by);
     lora_rows_grads(c, dy, a_out, d_a_out, x, w, &by);
+}
+
+static void bias_grads(const Pass *c, const MoeAct *a, Param *b, Tensor dy, Tensor gate)
+{
+    if (!t_has(param_g(b))) return;
+    if (b->step.grad_unset) op_fill(c->be, param_g(b), 0.0f);
+    b->step.grad_unset = false;
+    op_group_bias_bwd(c->be, param_g(b), (Tensor){ 0 }, dy, param_w(b), a->offsets, gate);
 }
 
 /* Sends the gradients of rows and gates to the tokens; those of w_gu are computed while the rows travel. */
@@ -224,16 +246,31 @@ static void combine_grads(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Ten
         op_gather_rows(c->be, t_as2(dweight, t_count(dweight), 1), dgate, a->rows, 1);
 }
 
+/* experts_dact where the activation stands apart. */
+static void down_apart_bwd(const Pass *c, const Moe *m, MoeAct *a, CodedRows dgu, Tensor dgate,
+                           CodedRows dout,
+                           LoraTerm lora)
+{
+    Tensor dh = scratch_rows(c, a, (DType)dout.x.dtype, a->gu.n[1] / activations[m->act].projections);
+    experts_dx(c, dh, dout, m->w_d, expert_rows(c, a), lora);
+    activations[m->act].bwd(c->be, dgu.x, dgate, dh, a->gu, a->gate);
+    if (t_has(dgu.q)) encode_rows(c, dgu, expert_rows(c, a));
+    if (m->b_d) op_group_bias_bwd(c->be, (Tensor){ 0 }, dgate, dout.x, param_w(m->b_d), a->offsets, a->gate);
+}
+
 /* From dout (R, D) to the gradients of gate and up, where they are wanted, and of w_d. */
 static void down_bwd(const Pass *c, const Moe *m, MoeAct *a, CodedRows dgu, Tensor dgate, CodedRows dout)
 {
     ExpertRows  by = expert_rows(c, a);
     ArenaMark mark = arena_mark(c->scratch);
     Tensor d_a_out = lora_rows_d_a_out(c, dout.x, m->w_d, &by);
-    if (t_has(dgu.x))
+    if (t_has(dgu.x) && is_apart(m))
+        down_apart_bwd(c, m, a, dgu, dgate, dout, lora_input_term(c, d_a_out, m->w_d));
+    else if (t_has(dgu.x))
         experts_dact(c, expert_act(c, m, a), dgu, dgate, dout, m->w_d, a->gu,
                      lora_input_term(c, d_a_out, m->w_d));
     expert_grads(c, m, a, dout.x, a->a_out_d, d_a_out, a->h, m->w_d);
+    bias_grads(c, a, m->b_d, dout.x, a->gate);
     arena_reset(c->scratch, mark);
 }
 
@@ -251,7 +288,7 @@ static void dispatch_grads(const Pass *c, const Moe *m, MoeAct *a, CodedRows dgu
 
 void moe_experts_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy)
 {
-    bool    deeper = t_has(dx) || t_has(dweight) || is_trainable(m->w_gu);
+    bool    deeper = t_has(dx) || t_has(dweight) || is_trainable(m->w_gu) || is_trainable(m->b_gu);
     int64_t D = dy.n[1], wide = m->w_gu->shard.shape[1];
     DType d = (DType)dy.dtype;
     ExpertRows  by = expert_rows(c, a);
@@ -261,6 +298,7 @@ void moe_experts_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor d
     CodedRows dgu = { .x = deeper ? dgu_x : (Tensor){ 0 } };
     if (t_has(dx)) dgu = coded_rows(c, dgu_x, m->w_gu, PRODUCT_DX, by);
     dispatch_grads(c, m, a, dgu, dgate, dout, dy);
+    if (deeper) bias_grads(c, a, m->b_gu, dgu.x, (Tensor){ 0 });
     Tensor d_a_out = deeper ? lora_rows_d_a_out(c, dgu.x, m->w_gu, &by) : (Tensor){ 0 };
     if (t_has(dx))                                               /* dout is read no more: now d(a->x) */
         experts_dx(c, dout, dgu, m->w_gu, by, lora_input_term(c, d_a_out, m->w_gu));

@@ -16,11 +16,6 @@ static int64_t layers_below(const TextShape *t, int64_t x)
     return n;
 }
 
-static const char *lacks(const TextShape *t)
-{
-    return activations[t->act].grouped_fwd ? NULL : "its hidden_act in experts";
-}
-
 #define PARAM(name) ((int)offsetof(Moe, name))
 
 /* Experts that every token passes: a dense FFN beside the routed ones. */
@@ -59,10 +54,15 @@ static void describe(Description *d, const TextShape *t)
     if (t->score_bias)  describe_vector(d, PARAM(score_bias), E);
     expert.makes = L_GATE_UP, expert.param = PARAM(w_gu), expert.reads = READS_INPUT;
     expert.in = D, expert.out = 2 * F, expert.out_cut = CUT_ETP;
-    int up = describe_step(d, expert);
-    expert.makes = L_INPUT, expert.param = PARAM(w_d), expert.reads = 1u << router | 1u << up;
+    int up = describe_step(d, expert), last = up;
+    LayerStep bias = { .type = STEP_VECTOR, .rows = ROWS_EXPERTS, .count = E, .in = 1 };
+    bias.param = PARAM(b_gu), bias.out = 2 * F;
+    if (t->expert_bias) last = describe_step(d, bias);
+    expert.makes = L_INPUT, expert.param = PARAM(w_d), expert.reads = 1u << router | 1u << last;
     expert.in = F, expert.out = D, expert.in_cut = CUT_ETP, expert.out_cut = CUT_NONE;
     int down = describe_step(d, expert);
+    bias.param = PARAM(b_d), bias.out = D;
+    if (t->expert_bias) describe_step(d, bias);
     describe_value(d, (KeptValue){ .label = L_ROUTE, .cols = 2 * K + 1, .bytes = 4, .read_by = -1 });
     describe_value(d, (KeptValue){ .label = L_LOGITS, .cols = E, .bytes = 4, .read_by = -1 });
     rows.label = L_DISPATCH, rows.cols = D, rows.cut = CUT_NONE, rows.read_by = up;
@@ -85,5 +85,5 @@ static void kind_bwd(const Pass *c, const void *m, void *act, Tensor dx, Tensor 
 }
 
 const FfnKind ffn_moe = { .name = "mixture of experts", .describe = describe, .layers_below = layers_below,
-                          .lacks = lacks, .module_size = sizeof(Moe), .act_size = sizeof(MoeAct),
+                          .module_size = sizeof(Moe), .act_size = sizeof(MoeAct),
                           .fwd = kind_fwd, .bwd = kind_bwd };

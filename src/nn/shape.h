@@ -9,7 +9,8 @@
 
 #define MAX_DEEPSTACK 8
 
-typedef enum { ACTIVATION_SWIGLU, ACTIVATIONS } ActivationId;        /* nn/activation.h */
+typedef enum { ACTIVATION_SWIGLU, ACTIVATION_CLAMPED_GLU, ACTIVATIONS } ActivationId;
+    /* nn/activation.h */
 
 /* Multi-head latent attention (DeepSeek-V2): queries and keys go through low-rank projections. */
 typedef struct MlaShape {
@@ -48,6 +49,7 @@ typedef struct TextShape {
     RouterForm router;
     double   route_scale;                /* of the weights of a token's experts; 0: 1 */
     bool     router_bias;                /* its logits have a bias */
+    bool     expert_bias;                /* experts' products have biases */
     bool     score_bias;                 /* a bias that selects experts and is not trained by the loss */
     int64_t  dense_first, sparse_step;   /* the first are dense; of the others every sparse_step-th is MoE */
     int64_t  dense_only[128];            /* further dense layers */

@@ -228,7 +228,9 @@ static void read_sizes(RuleInput *x, WordList sizes)
 
 static const char *uncut_attention(const TextShape *t)
 {
-    return t->mla.kv_rank ? "latent attention (MLA)" : NULL;
+    return t->mla.kv_rank ? "latent attention (MLA)"
+         : t->window      ? "attention with a window"
+         : t->sinks       ? "attention with sinks" : NULL;
 }
 
 RuleInput rules_input(const Config *c, const ModelShape *s, int world, int per_node)
@@ -245,6 +247,7 @@ RuleInput rules_input(const Config *c, const ModelShape *s, int world, int per_n
         .experts = t->E, .per_token = t->K, .expert_ffn = t->F, .renorm = t->renorm,
         .shared = t->shared, .latent = t->mla.kv_rank > 0, .linear = t->gdn.every > 0,
         .wide_norm = t->qk_norm_wide, .uncut_attention = uncut_attention(t),
+        .expert_bias = t->expert_bias,
         .micro_tokens = c->train.micro_tokens, .global_tokens = c->train.global_tokens,
         .dispatcher = c->moe.dispatcher, .capacity_factor = c->moe.capacity_factor,
         .domain = c->moe.ranks_per_domain, .pad_to_capacity = c->moe.pad_to_capacity,

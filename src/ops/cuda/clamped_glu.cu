@@ -1,0 +1,68 @@
+/* ops/cuda/clamped_glu.cu -- kernels of clamped_glu.c: a warp per row, any strides and dtypes. */
+#include "ops/cuda/rows.cuh"
+
+namespace {
+
+enum { WARPS = 8 };
+
+struct Glu { float g, u, s; bool g_in, u_in; };
+
+__device__ inline Glu glu_of(float g, float u)
+{
+    Glu x = { fminf(g, 7.0f), fminf(fmaxf(u, -7.0f), 7.0f), 0.0f, g <= 7.0f, u >= -7.0f && u <= 7.0f };
+    x.s = 1.0f / (1.0f + expf(-1.702f * x.g));
+    return x;
+}
+
+typedef struct Args { RowView h, gu, dh, dgu; const float *gate; float *dgate; const int *offsets;
+                      int64_t gate_row, dgate_row, R; int E, F; } Args;
+
+static __global__ void __launch_bounds__(32 * WARPS) glu_rows(Args a)
+{
+    int64_t r = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
+    if (r >= (a.offsets ? a.offsets[a.E] : a.R)) return;
+    int64_t h = view_row(a.h, r), gu = view_row(a.gu, r);
+    float   by = a.gate ? a.gate[r * a.gate_row] : 1.0f;
+    for (int i = threadIdx.x & 31; i < a.F; i += 32) {
+        Glu x = glu_of(view_get(a.gu, gu + 2 * i), view_get(a.gu, gu + 2 * i + 1));
+        view_put(a.h, h + i, (x.u + 1.0f) * x.g * x.s * by);
+    }
+}
+
+static __global__ void __launch_bounds__(32 * WARPS) glu_grads(Args a)
+{
+    int64_t r = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
+    if (r >= a.R) return;
+    int64_t dh = view_row(a.dh, r), gu = view_row(a.gu, r), dgu = view_row(a.dgu, r);
+    float   by = a.gate ? a.gate[r * a.gate_row] : 1.0f, sum = 0.0f;
+    for (int i = threadIdx.x & 31; i < a.F; i += 32) {
+        Glu   x = glu_of(view_get(a.gu, gu + 2 * i), view_get(a.gu, gu + 2 * i + 1));
+        float d = view_get(a.dh, dh + i), up = x.g * x.s;
+        sum += d * (x.u + 1.0f) * up;
+        view_put(a.dgu, dgu + 2 * i,
+                 x.g_in ? d * by * (x.u + 1.0f) * (x.s + 1.702f * x.g * x.s * (1.0f - x.s)) : 0.0f);
+        view_put(a.dgu, dgu + 2 * i + 1, x.u_in ? d * by * up : 0.0f);
+    }
+    sum = warp_sum(sum);
+    if (a.dgate && !(threadIdx.x & 31)) a.dgate[r * a.dgate_row] = sum;
+}
+
+}
+
+extern "C" void cuda_clamped_glu_fwd(Backend *be, Tensor h, Tensor gu, Tensor gate, Tensor offsets)
+{
+    Args a = {};
+    a.h = view_of(h), a.gu = view_of(gu), a.gate = (const float *)gate.data, a.gate_row = gate.s[0];
+    a.offsets = (const int *)offsets.data, a.E = t_has(offsets) ? (int)t_count(offsets) - 1 : 0;
+    a.R = h.n[0], a.F = (int)h.n[1];
+    LAUNCH(be, "clamped_glu_fwd", glu_rows, ceil_div(a.R, WARPS), 32 * WARPS, 0, a);
+}
+
+extern "C" void cuda_clamped_glu_bwd(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate)
+{
+    Args a = {};
+    a.dgu = view_of(dgu), a.dh = view_of(dh), a.gu = view_of(gu);
+    a.gate = (const float *)gate.data, a.gate_row = gate.s[0];
+    a.dgate = (float *)dgate.data, a.dgate_row = dgate.s[0], a.R = dh.n[0], a.F = (int)dh.n[1];
+    LAUNCH(be, "clamped_glu_bwd", glu_grads, ceil_div(a.R, WARPS), 32 * WARPS, 0, a);
+}
