@@ -180,11 +180,8 @@ static int open_new(const char *path)
 
 Status file_read(const char *path, size_t most, char **text, size_t *len)
 {
-    int    fd;
-    size_t size;
-    TRY(file_open_regular(&fd, &size, path));
-    FILE *f = fdopen(fd, "rb");
-    if (!f) return close(fd), fail(E_IO, "%s: %s", path, strerror(errno));
+    FILE *f = fopen(path, "rb");
+    if (!f) return fail(E_IO, "%s: %s", path, strerror(errno));
     *text = malloc(most + 2);
     REQUIRE(*text, "out of host memory");
     *len = fread(*text, 1, most + 1, f);
