@@ -32,7 +32,8 @@ static __global__ void __launch_bounds__(32 * WARPS) bias_rows(Args a)
 
 static __global__ void __launch_bounds__(THREADS) bias_sums(Args a)
 {
-    int e = blockIdx.y, i = blockIdx.x * THREADS + threadIdx.x;
+    int per = (a.N + THREADS - 1) / THREADS, e = blockIdx.x / per;
+    int i = blockIdx.x % per * THREADS + threadIdx.x;
     if (i >= a.N) return;
     float sum = 0.0f;
     for (int64_t r = a.offsets[e]; r < a.offsets[e + 1]; r++)
@@ -72,7 +73,6 @@ extern "C" void cuda_group_bias_bwd(Backend *be, Tensor db, Tensor dgate, Tensor
 {
     Args a = args_of(dy, b, offsets, gate);
     a.db = (float *)db.data, a.db_row = db.s[0], a.dgate = (float *)dgate.data, a.dgate_row = dgate.s[0];
-    dim3 grid((unsigned)ceil_div(a.N, THREADS), (unsigned)a.E);
-    if (a.db)    LAUNCH(be, "group_bias_bwd", bias_sums, grid, THREADS, 0, a);
+    if (a.db)    LAUNCH(be, "group_bias_bwd", bias_sums, ceil_div(a.N, THREADS) * a.E, THREADS, 0, a);
     if (a.dgate) LAUNCH(be, "group_bias_bwd", gate_sums, ceil_div(dy.n[0], WARPS), 32 * WARPS, 0, a);
 }
