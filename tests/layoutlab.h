@@ -52,8 +52,13 @@ enum { STEPS = 20, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };
 
 /* Recompute and offload of activations, as words of memory.recompute and memory.offload; late: lazylab.h;
  * fp8: every product of nn/precision.def runs in 8 bits, weights being quantised once a step, or with `anew`
- * for each product; packed: tokens travel to experts in 8 bits. */
-typedef struct Mode { const char *recompute, *offload; double resident; bool late, fp8, anew, packed; } Mode;
+ * for each product; packed: tokens travel to experts in 8 bits; one: weights are kept
+ * in one layout. */
+typedef struct Mode {
+    const char *recompute, *offload;
+    double      resident;
+    bool        late, fp8, anew, packed, one;
+} Mode;
 
 typedef struct Case {
     ModelShape shape;
@@ -137,7 +142,7 @@ static inline Status mode_apply(EngineConf *conf, Mode m)
 {
     conf->resident = m.resident;
     conf->fp8_weight_cache = m.fp8 && !m.anew;
-    conf->fp8_dispatch = m.packed;
+    conf->fp8_dispatch = m.packed, conf->fp8_one_layout = m.one;
     if (m.fp8) TRY(precision_fp8(&conf->precision, fp8_words, FP8_WORDS));
     TRY(recompute_words(conf->policy, &conf->full, m.recompute));
     return offload_words(conf->policy, m.offload);

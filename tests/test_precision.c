@@ -140,12 +140,16 @@ static void train_alone(const Case *c, double *loss, int steps)
 static void kept_weights_change_no_bit(void)
 {
     enum { SHORT = 3 };
-    double kept[SHORT], anew[SHORT];
+    double kept[SHORT], anew[SHORT], one[SHORT];
     mode_case(" world=1", true, BF16, first_seed());
     the_case.mode = (Mode){ .fp8 = true };
     train_alone(&the_case, kept, SHORT);
+    the_case.mode.one = true;
+    train_alone(&the_case, one, SHORT);
     the_case.mode.anew = true;
     train_alone(&the_case, anew, SHORT);
+    EXPECT(!memcmp(kept, one, sizeof kept), "losses end at %.9g and %.9g in one layout", kept[SHORT - 1],
+           one[SHORT - 1]);
     EXPECT(!memcmp(kept, anew, sizeof kept), "losses end at %.9g and %.9g", kept[SHORT - 1], anew[SHORT - 1]);
     empty(&the_case);
 }

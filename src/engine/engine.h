@@ -56,6 +56,7 @@ typedef struct EngineConf {
     LoraConf    lora;                    /* rank 0: no adapters */
     ProductPrecision precision;          /* products that run in 8 bits */
     bool        fp8_dispatch;            /* tokens travel to experts in 8 bits in forward */
+    bool        fp8_one_layout;          /* these have no transposed copy */
     bool        fp8_weight_cache;        /* their weights are kept in 8 bits too (nn/fp8_weight.h) */
     bool        train, logits;           /* backward and optimizer; engine_compute_logits will be called */
     bool        deterministic;           /* equal runs give equal bits, see Backend */

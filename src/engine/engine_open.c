@@ -265,7 +265,8 @@ static Status open_shard(Engine *e)
     ShardConf shard = { .zero = e->conf.ranks.zero, .dtype = e->conf.dtype, .overlap = true,
                         .two_passes = engine_overlaps(e),
                         .state = o->moments, .split = o->split, .offload_fraction = o->offload_fraction,
-                        .offload_chunk = o->offload_chunk, .base_codes = e->conf.lora.rank > 0 };
+                        .offload_chunk = o->offload_chunk, .base_codes = e->conf.lora.rank > 0,
+                        .one_layout = e->conf.fp8_one_layout };
     if (e->conf.fp8_weight_cache && precision_any(&e->conf.precision)) shard.fp8 = &e->conf.precision;
     if (!order) return fail(E_FIT, "no host memory for the order of units");
     shard_conf_from_model(&shard, &e->model, order);

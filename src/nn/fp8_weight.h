@@ -8,7 +8,8 @@
 
 #include "nn/param.h"
 
-void fp8_weight_open(Param *p, Arena *a);                    /* memory for them; p->shard.w is whole */
+/* Memory for them; p->shard.w is whole. */
+void fp8_weight_open(Param *p, Arena *a, bool transposed);
 void fp8_weight_refresh(Backend *be, const Param *p);        /* of p->shard.w; nothing without copies */
 
 #endif

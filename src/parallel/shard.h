@@ -62,6 +62,7 @@ typedef struct ShardConf {
     int         zero;                    /* 0 … 3 */
     DType       dtype;                   /* of weights */
     const ProductPrecision *fp8;         /* products whose weights are kept in 8 bits; NULL: none are */
+    bool        one_layout;              /* they have no transposed copy */
     bool        base_codes;              /* frozen weights of such products are in 8 bits alone */
     bool        overlap;               /* collectives overlap with compute; off: each is waited for at once */
     bool        two_passes;              /* a forward and a backward take turns inside layers (moe.overlap) */

@@ -49,7 +49,10 @@ static int64_t scales_of_group(const Shard *s, GroupId sums, bool frozen)
     return n;
 }
 
-static bool keeps_transposed(const ShardBucket *b) { return b->coded && (b->level == 1 || b->level == 2); }
+static bool keeps_transposed(const Shard *s, const ShardBucket *b)
+{
+    return b->coded && (b->level == 1 || b->level == 2) && !s->conf.one_layout;
+}
 
 size_t codes_bytes(const Shard *s)
 {
@@ -59,7 +62,7 @@ size_t codes_bytes(const Shard *s)
             n += arena_bytes(scales_of_group(s, (GroupId)g, frozen), F32);
     EACH_BUCKET(b, s) {
         if (b->coded) n += arena_bytes(b->level == 3 ? b->slice : b->elems, E4M3);
-        if (keeps_transposed(b)) n += arena_bytes(b->elems, E4M3) + arena_bytes(scales_of(s, b), F32);
+        if (keeps_transposed(s, b)) n += arena_bytes(b->elems, E4M3) + arena_bytes(scales_of(s, b), F32);
     }
     return n;
 }
@@ -86,7 +89,7 @@ void codes_bind(Shard *s, Arena *param)
         Tensor q = t1(param, "fp8 weights", E4M3, b->level == 3 ? b->slice : b->elems);
         if (b->level < 3) b->q = q;
         b->own_q = b->level == 3 ? q : t_rows(q, b->at, b->slice);
-        if (!keeps_transposed(b)) continue;
+        if (!keeps_transposed(s, b)) continue;
         b->qt = t1(param, "fp8 weights", E4M3, b->elems);
         b->scale_t = t1(param, "fp8 weights", F32, scales_of(s, b));
     }
@@ -139,7 +142,7 @@ void codes_quantize(Shard *s, ShardBucket *b)
 
 void codes_transpose(Shard *s, const ShardBucket *b)
 {
-    if (!keeps_transposed(b)) return;
+    if (!keeps_transposed(s, b)) return;
     EACH_ITEM(i, s, b) {
         const QuantizedWeight *z = &i->p->shard.fp8;
         op_transpose(s->be, z->qt, z->q);

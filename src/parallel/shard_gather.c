@@ -131,7 +131,7 @@ void shard_keep_fp8(Shard *s, Arena *param)
             Site site = precision_site(i->p);
             if (p && b->level == 0 && !b->coded && site < SITES &&
                 (p->fp8[site][PRODUCT_Y] || p->fp8[site][PRODUCT_DX]))
-                fp8_weight_open(i->p, param);
+                fp8_weight_open(i->p, param, !s->conf.one_layout);
         }
 }
 
