@@ -92,6 +92,7 @@ static void routers(void)
         Tensor idx = out2(I32, T, K, DENSE), weight = out2(F32, T, K, DENSE), lse = out2(F32, T, 1, DENSE);
         Tensor bias = i & 4 ? in2(F32, 1, E, DENSE) : none;
         CALL(router_fwd, idx, weight, lse, z, true);
+        output(idx), output(weight);
         CALL(select_fwd, idx, weight, z, bias, groups, renorm, 2.5f);
         Tensor dz = out2(any_float(), T, E, any_layout()), g = in2(F32, T, K, DENSE);
         Tensor coef = in2(F32, G, E, DENSE), group = int_below(T, -1, G);

@@ -34,6 +34,7 @@ static inline LoraTerm     on_gpu_lora(LoraTerm t)
     t.dropout = on_gpu_dropout(t.dropout);
     return t;
 }
+static inline RouterGroups on_gpu_groups(RouterGroups g) { return g; }
 static inline Factor   on_gpu_factor(Factor x)     { x.at = on_gpu_address(x.at); return x; }
 static inline float    on_gpu_float(float x)       { return x; }
 static inline int64_t  on_gpu_long(int64_t x)      { return x; }
@@ -54,7 +55,7 @@ static inline const Addends *on_gpu_list(const Addends *s)
     _Generic((x), Tensor: on_gpu_tensor, Segments: on_gpu_segments, AdamW: on_gpu_adamw,               \
              LoraTerm: on_gpu_lora, Factor: on_gpu_factor, Dropout: on_gpu_dropout,                    \
              StepLimits: on_gpu_limits, WeightSlice: on_gpu_slice, const Addends *: on_gpu_list,       \
-             float: on_gpu_float, double: on_gpu_float, default: on_gpu_long)(x)
+             float: on_gpu_float, double: on_gpu_float, RouterGroups: on_gpu_groups, default: on_gpu_long)(x)
 
 static inline void say(const char *fmt, ...)
 {
@@ -104,6 +105,7 @@ static inline int say_slice(WeightSlice s)
 {
     return say(" at %lld of (%lld, %lld)", (long long)s.at, (long long)s.N, (long long)s.K), 0;
 }
+static inline int say_groups(RouterGroups g) { return say(" %d of %d groups", g.top, g.groups), 0; }
 static inline int say_limits(StepLimits h) { return say(" spike %g", h.spike), 0; }
 static inline int say_float(float x)    { return say(" %g", (double)x), 0; }
 static inline int say_long(int64_t x)   { return say(" %lld", (long long)x), 0; }
@@ -111,7 +113,7 @@ static inline int say_long(int64_t x)   { return say(" %lld", (long long)x), 0; 
     _Generic((x), Tensor: say_tensor, Segments: say_segments, AdamW: say_adamw, LoraTerm: say_lora,    \
              Dropout: say_dropout, Factor: say_factor, const Addends *: say_list,                      \
              StepLimits: say_limits, WeightSlice: say_slice, float: say_float, double: say_float,      \
-             default: say_long)(x)
+             RouterGroups: say_groups, default: say_long)(x)
 
 #define MAP1(f, a)       f(a)
 #define MAP2(f, a, ...)  f(a), MAP1(f, __VA_ARGS__)
