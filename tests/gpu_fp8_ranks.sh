@@ -35,7 +35,8 @@ has_mpi || { report 1; }
 for zero in 1 3; do
     check "zero $zero"                        train 2 zero$zero parallel.zero=$zero
     check "zero $zero is near one rank"       near zero$zero one
-    check "zero $zero, weights gathered wide" train 2 wide$zero parallel.zero=$zero memory.fp8_weight_cache=false
+    check "zero $zero, weights gathered wide" \
+        train 2 wide$zero parallel.zero=$zero memory.fp8_weight_cache=false
     check "their first losses are the same"   same_first zero$zero wide$zero
 done
 check "adapters over zero 3"                  train 2 base3 parallel.zero=3 "${lora[@]}"

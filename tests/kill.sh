@@ -90,11 +90,13 @@ has_adapter() {
 }
 check "the checkpoint has an adapter" has_adapter
 
-# Ends that are no kills: a terminal that is closed, files that are closed, a run that takes none of its steps.
+# Ends that are no kills: a closed terminal, closed standard files, a run that takes none of its steps.
 end_at_hangup() {                        # exit code of a run that gets SIGHUP at its third step
     local pid n=0
     steps=100000 more=(); train "$tmp/hangup" & pid=$!
-    until grep -q '"step": 3,' "$tmp/hangup/metrics.jsonl" 2>/dev/null || [ $((n++)) -gt 300 ]; do sleep 0.1; done
+    until grep -q '"step": 3,' "$tmp/hangup/metrics.jsonl" 2>/dev/null || [ $((n++)) -gt 300 ]; do
+        sleep 0.1
+    done
     kill -HUP $pid; wait $pid
 }
 lines_are_json() { [ -s "$1" ] && ! grep -qv '^{.*}$' "$1"; }

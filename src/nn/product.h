@@ -27,8 +27,8 @@ void product_dx(const Pass *c, Tensor dx, Tensor dy, const Param *w, int flags);
 void product_dgelu(const Pass *c, Tensor dpre, Tensor dy, const Param *w, Tensor pre, Gelu kind);
 void product_dw(const Pass *c, Param *w, Tensor dy, Tensor x);      /* w.g, where w has one */
 
-/* Rows x with memory in scratch for their codes where w's product of this kind reads codes; whoever writes
- * x fills it. */
+/* Rows x with memory in scratch for their codes where w's product of this kind reads codes; the op
+ * that writes x fills it. */
 CodedRows coded_rows(const Pass *c, Tensor x, const Param *w, ProductKind kind, ExpertRows rows);
 /* Codes of x.x into that memory, if there is any. */
 void encode_rows(const Pass *c, CodedRows x, ExpertRows rows);

@@ -251,7 +251,8 @@ static double code_bytes(const Task *t, const Candidate *c, const StageParams *p
     double table = (double)(t->model->text.V * t->model->text.D) / c->tp, bytes = 0;
     if (t->foreign || t->precision != PREC_FP8) return 0;
     for (int i = BY_DP; i < SHARERS; i++) {
-        double n = c->zero ? task_sharers(t, c, i) : 1, tables = i == BY_DP ? table * (l->first + l->last) : 0;
+        double n = c->zero ? task_sharers(t, c, i) : 1;
+        double tables = i == BY_DP ? table * (l->first + l->last) : 0;
         double trained = most(p->trained[i] - tables, 0), frozen = most(p->frozen[i] - tables, 0);
         bytes += trained * (n > 1 ? (c->zero == 3 ? 1 : 2) / n : 2);
         bytes -= frozen / (c->zero == 3 ? n : 1);

@@ -20,7 +20,8 @@ bool search_can_build(const SearchAsk *a)
 Status search_adapt(SearchAsk *a, LoraCost *x, const Config *recipe)
 {
     if (a->task.precision == PREC_MXFP8)
-        return fail(E_CONFIG, "--precision mxfp8: frozen weights of adapters are bf16 or fp8; use one of them");
+        return fail(E_CONFIG,
+                    "--precision mxfp8: frozen weights of adapters are bf16 or fp8; use one of them");
     TRY(lora_cost_open(x, a->task.model, recipe, a->task.patches > 0));
     a->task.lora = x, a->adapters = recipe;
     return OK;

@@ -25,9 +25,9 @@ const char *guard_verdict_text(StepVerdict v);
 /* Counts a step by its verdict; E_CHECK at `limit` skipped steps in a row. */
 MUST Status guard_record(Guard *g, StepVerdict v, double loss, double norm);
 
-/* SIGTERM, SIGINT, SIGUSR1, SIGHUP and SIGQUIT stop the run after a step, unless they are ignored; a second SIGINT ends the process at once. A write
- * beyond the limit on file sizes becomes an error, as on a full disk. guard_signals_off restores the
- * defaults. */
+/* SIGTERM, SIGINT, SIGUSR1, SIGHUP and SIGQUIT stop the run after a step, unless they are ignored; a second
+ * SIGINT ends the process at once. A write beyond the limit on file sizes becomes an error, as on a full
+ * disk. guard_signals_off restores the defaults. */
 void guard_signals_on(void);
 void guard_signals_off(void);
 int  guard_signal(void);                 /* the signal that was received, or 0 */

@@ -268,8 +268,8 @@ static Status one_step(Trainer *t)
 static Status refuse_untrained(const Trainer *t)
 {
     if (t->step < t->steps || t->guard.skipped < t->steps) return OK;
-    return fail(E_CHECK, "none of the %lld steps was taken, the last because %s; the model is as it was at the "
-                "start", (long long)t->steps, guard_verdict_text(t->guard.last));
+    return fail(E_CHECK, "none of the %lld steps was taken, the last because %s; the model is as it was at "
+                "the start", (long long)t->steps, guard_verdict_text(t->guard.last));
 }
 
 Status trainer_run(Trainer *t)
