@@ -105,7 +105,8 @@ static void warn_cut_blocks(const Trainer *t)
     if (n)
         log_warn(&t->log, "%d weights are cut inside blocks of 128, the first is %s: their shards are "
                  "quantised by themselves, so that results differ from those of one rank by rounding; "
-                 "parallel.tp and parallel.etp that leave multiples of 128 avoid it", n, first->piece[0].name);
+                 "parallel.tp and parallel.etp that leave multiples of 128 avoid it", n,
+                 first->piece[0].name);
 }
 
 static void log_precision(const Trainer *t)
