@@ -344,9 +344,7 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
                           .layers = t->L, .heads = t->H, .kv_heads = t->G, .experts = t->E,
                           .ffn = shape_sparse_layers(t) < t->L ? t->I : 0,
                           .per_token = t->K, .expert_ffn = t->F, .renorm = t->renorm, .shared = t->shared,
-                          .wide_norm = t->qk_norm_wide, .latent = t->mla.kv_rank > 0,
-                          .uncut_attention = t->mla.kv_rank || t->window ? "attention" : NULL,
-                          .expert_bias = t->expert_bias,
+                          .latent = t->mla.kv_rank > 0,
                           .micro_tokens = budget.tokens,
                           .global_tokens = budget.tokens * MICROS,
                           .dispatcher = dispatcher_rows[rng_below(seed, 7, k + 13, DISPATCHER_COUNT)].name,
@@ -354,6 +352,7 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
                           .recompute_method = rng_below(seed, 7, k + 20, 2) ? "uniform" : "block",
                           .recompute_layers = 1 + (int64_t)rng_below(seed, 7, k + 21, 3),
                           .tower = c->shape.vision.depth > 0 };
+        rules_family(r, t);
         if (world) r->world = world;
         if (r->world < 2) continue;
         if (r->ep * r->etp == 1) r->dispatcher = "local";

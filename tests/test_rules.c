@@ -119,7 +119,7 @@ static const Case cases[] = {
     { 106, 8,  0, MOE,   { "memory.recompute=[norm, layernorm]" } },
     { 106, 8,  0, MOE,   { "memory.recompute=[full, norm]", "memory.recompute_layers=2" } },
     { 106, 8,  0, MOE,   { "memory.recompute=[moe, core_attn, moe]" } },
-    { 107, 8,  0, MOE,   { "train.precision=fp8_block", "train.fp8_products=[experts, head]" } },
+    { 109, 8,  0, MOE,   { "train.precision=fp8_block", "train.fp8_products=[experts, head]" } },
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -131,7 +131,7 @@ static RuleInput input(const Config *c, const ModelShape *s, const Case *k, int 
     if (k->number == 5)   x.kv_heads = 3;
     if (k->number == 6)   x.kv_heads = 3;
     if (k->number == 103) x.heads = 14, x.kv_heads = 7;
-    if (k->number == 107) x.tied = true;
+    if (k->number == 109) x.tied = true;
     return x;
 }
 
@@ -148,7 +148,7 @@ static void fix_by_hand(Config *c, RuleInput *x, const RuleViolation *h)
     const char *at = strstr(h->why, "set parallel.layout = ");
     char text[256];
     if (h->number == 52) x->renorm = false;
-    if (h->number == 107) EXPECT_OK(config_set(c, "train.fp8_products=[experts]"));
+    if (h->number == 109) EXPECT_OK(config_set(c, "train.fp8_products=[experts]"));
     if (h->number == 26) EXPECT_OK(config_set(c, "parallel.count_loss=false"));
     at = at ? at + strlen("set ")
             : (at = strstr(h->why, "for example ")) ? at + strlen("for example ") : NULL;

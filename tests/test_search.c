@@ -219,16 +219,20 @@ static void fixed_settings_stay(void)
 /* A fixed, illegal layout is refused by the rule it violates. */
 static void fixed_illegal_settings_name_their_rule(void)
 {
-    static const struct { const char *fix; int rule; } rows[] = {
-        { "ep=12", 2 },
-        { "tp=3", 1 },
-        { "ep=3,pp=1,tp=1", 2 },
-        { "vpp=2,pp=1", 23 },
-        { "overlap=1,ep=1,etp=1", 60 },
-        { "recompute=mla_up_proj", 68 },
+    static const struct { const char *model, *fix; int rule; } rows[] = {
+        { "qwen3-30b-a3b", "ep=12", 2 },
+        { "qwen3-30b-a3b", "tp=3", 1 },
+        { "qwen3-30b-a3b", "ep=3,pp=1,tp=1", 2 },
+        { "qwen3-30b-a3b", "vpp=2,pp=1", 23 },
+        { "qwen3-30b-a3b", "overlap=1,ep=1,etp=1", 60 },
+        { "qwen3-30b-a3b", "recompute=mla_up_proj", 68 },
+        { "kimi-k2", "cp=2", 105 },
+        { "gpt-oss-20b", "cp=2", 105 },
+        { "gpt-oss-20b", "etp=2", 108 },
+        { "olmoe", "tp=2", 107 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        SearchAsk a = asked("qwen3-30b-a3b", "h100", 16, 4096, 1024);
+        SearchAsk a = asked(rows[i].model, "h100", 16, 4096, 1024);
         EXPECT_OK(search_fix(&a.fix, rows[i].fix));
         Search *s = searched(&a);
         bool said = false;

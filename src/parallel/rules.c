@@ -233,6 +233,12 @@ static const char *uncut_attention(const TextShape *t)
          : t->sinks       ? "attention with sinks" : NULL;
 }
 
+void rules_family(RuleInput *x, const TextShape *t)
+{
+    x->wide_norm = t->qk_norm_wide, x->expert_bias = t->expert_bias;
+    x->uncut_attention = uncut_attention(t);
+}
+
 RuleInput rules_input(const Config *c, const ModelShape *s, int world, int per_node)
 {
     const struct cfg_parallel *p = &c->parallel;
@@ -246,8 +252,6 @@ RuleInput rules_input(const Config *c, const ModelShape *s, int world, int per_n
         .layers = t->L, .heads = t->H, .kv_heads = t->G, .ffn = shape_sparse_layers(t) < t->L ? t->I : 0,
         .experts = t->E, .per_token = t->K, .expert_ffn = t->F, .renorm = t->renorm,
         .shared = t->shared, .latent = t->mla.kv_rank > 0, .linear = t->gdn.every > 0,
-        .wide_norm = t->qk_norm_wide, .uncut_attention = uncut_attention(t),
-        .expert_bias = t->expert_bias,
         .micro_tokens = c->train.micro_tokens, .global_tokens = c->train.global_tokens,
         .dispatcher = c->moe.dispatcher, .capacity_factor = c->moe.capacity_factor,
         .domain = c->moe.ranks_per_domain, .pad_to_capacity = c->moe.pad_to_capacity,
@@ -255,6 +259,7 @@ RuleInput rules_input(const Config *c, const ModelShape *s, int world, int per_n
         .recompute_method = c->memory.recompute_method, .recompute_layers = c->memory.recompute_layers,
         .tower = s->vision.depth > 0, .offload_share = c->memory.activation_offload_fraction,
     };
+    rules_family(&x, t);
     x.tied = t->tied;
     for (int i = 0; i < c->train.fp8_products.n && strcmp(c->train.precision, "bf16"); i++)
         x.fp8_head |= !strcmp(c->train.fp8_products.item[i], "head");

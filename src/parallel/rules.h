@@ -57,6 +57,8 @@ typedef struct RuleReport { RuleViolation violation[RULE_VIOLATIONS]; int n, err
 
 /* The settings of a recipe on `world` ranks. Its strings belong to the Config. */
 RuleInput   rules_input(const Config *c, const ModelShape *s, int world, int per_node);
+/* What no layout here can cut of the model yet. */
+void        rules_family(RuleInput *x, const TextShape *t);
 
 void        rules_find(RuleReport *r, const RuleInput *x);  /* violations with fixes: E before W, by number */
 void        rules_list(RuleReport *r, const RuleInput *x);             /* the same without fixes: fast */

@@ -80,6 +80,7 @@ static int chunk_counts(int list[DEGREES], const SearchAsk *a, int pp)
     return k;
 }
 
+/* What this trainer cannot cut yet holds for models that it builds: others may do it. */
 void space_rules(RuleInput *x, const SearchAsk *a)
 {
     const TextShape *m = &a->task.model->text;
@@ -92,6 +93,7 @@ void space_rules(RuleInput *x, const SearchAsk *a)
                       .latent = m->mla.kv_rank > 0, .linear = m->gdn.every > 0, .micro_tokens = a->task.seq,
                       .global_tokens = a->task.seq * a->task.gbs, .dispatcher = "auto",
                       .tower = a->task.model->vision.depth > 0 };
+    if (model_builds(a->task.model) && !a->task.foreign) rules_family(x, m);
 }
 
 /* x comes from space_rules; split must outlive x. Recompute words of parts that no family of this trainer has
