@@ -34,8 +34,8 @@ static void flat_yaml(void)
     EXPECT(c->train.micro_tokens == 4096 && c->train.global_tokens == 32768, "batches");
     EXPECT(c->parallel.zero == 3 && is(c->optim.lr_scheduler_type, "constant"), "zero");
     EXPECT(!c->log.report_to.n && c->optim.learning_rate == 1e-4, "none");
-    EXPECT(notes(&i, "dataset one: a name", 6) && notes(&i, "template x: Tokenizer", 7), "what is left "
-                     "over");
+    EXPECT(notes(&i, "dataset one: a name", 6) && notes(&i, "template x: the model folder's own", 7),
+           "what is left over");
     EXPECT(notes(&i, "memory.optimizer_offload", 17) && notes(&i, "8 samples", 0) == false, "offload");
     EXPECT(notes(&i, "16 samples of at most 2048 tokens", 0), "samples");
     config_import_close(&i);

@@ -169,6 +169,14 @@ static void take_timeout(Import *i, const ForeignArg *a)
          first_value(a));
 }
 
+/* Other trainers name a template for each family; here it comes with the model. */
+static void take_template(Import *i, const ForeignArg *a)
+{
+    if (str_lists("model,chatml", ',', first_value(a))) set(i, a, "data.template", first_value(a));
+    else note(i, a->line, "%s %s: the model folder's own template is used; for ChatML set "
+              "data.template=chatml", a->key, first_value(a));
+}
+
 static void take_max_pixels(Import *i, const ForeignArg *a) { set(i, a, "image.max_pixels", first_value(a)); }
 static void take_min_pixels(Import *i, const ForeignArg *a) { set(i, a, "image.min_pixels", first_value(a)); }
 
