@@ -90,7 +90,7 @@ check "degrees whose product is no int" \
     searched 2 'pp x vpp may be above 1048576' 8 --model qwen3-30b-a3b --fix pp=65536,vpp=65536
 check "a step of another trainer" \
     searched 0 'published runs on Hopper' 16 --model qwen3-30b-a3b --engine megatron --graphs partial
-check "an unknown trainer"             searched 2 'expected treb, megatron' 8 --model qwen3-30b-a3b --engine x
+check "an unknown trainer"             searched 2 'expected treb|megatron' 8 --model qwen3-30b-a3b --engine x
 check "a format that the GPU lacks" \
     searched 2 'h100-sxm has no microscaling' 8 --model qwen3-30b-a3b --hardware h100 --precision mxfp8
 check "8-bit products are checked by a dry run" \
