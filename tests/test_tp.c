@@ -27,7 +27,7 @@ static Attention attention_of(Rig *r)
 {
     ParamSet *s = &r->set;
     int64_t q = now_.H * now_.C, kv = now_.G * now_.C;
-    Attention a = { .H = now_.H, .G = now_.G, .C = now_.C, .eps = 1e-6f };
+    Attention a = { .H = now_.H, .G = now_.G, .C = now_.C, .R = now_.C, .eps = 1e-6f };
     a.norm  = tp_bind(r, param_vector(s, G_LLM, INIT_ONE, now_.D, "norm"), false);
     a.w_qkv = param_matrix(s, G_LLM, q, now_.D, "qkv");
     param_piece(a.w_qkv, kv, "k"), param_piece(a.w_qkv, kv, "v");
