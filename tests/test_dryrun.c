@@ -121,7 +121,8 @@ static void draw_offload(Case *c, uint64_t seed)
     c->store.offload_fraction = away[rng_below(seed, 9, 6, 4)];
 }
 
-/* In some cases the weights are frozen, and adapters train on all, on some or on the last layer only. */
+/* In some cases the weights are frozen, and adapters train on all, on some or on the last layer only. The
+ * targets are of models with a tower. */
 static void draw_adapters(Case *c, uint64_t seed)
 {
     static const char *const targets[] = { "all-linear", "experts", "all-attention", "vision", "layers.3.*" };
@@ -133,7 +134,7 @@ static void draw_adapters(Case *c, uint64_t seed)
     lora = (LoraConf){ .rank = 1 + (int64_t)rng_below(seed, 10, 1, 8), .alpha = 8, .target = &list,
                           .shared_a = rng_below(seed, 10, 2, 2),
                           .dropout = rng_below(seed, 10, 3, 2) ? 0.1 : 0 };
-    if (rng_below(seed, 10, 4, 2)) c->lora = &lora;
+    if (c->shape.vision.depth && rng_below(seed, 10, 4, 2)) c->lora = &lora;
 }
 
 static void plan_equals_run(void)

@@ -231,6 +231,7 @@ static void random_layouts_agree(void)
 
 int main(void)
 {
+    setenv("TREB_FAMILY", "0", 0);                           /* the targets are of models with a tower */
     RUN(layouts_agree);
     RUN(backward_ends_on_a_stage);
     RUN(ranks_have_the_same_dropout_mask);
