@@ -76,6 +76,13 @@ static void compare(const Engine *e)
     }
 }
 
+/* Dispatch through mapped memory learns on the device that rows do not fit, and the step is run again. */
+static bool may_run_again(const Case *c)
+{
+    int i = dispatcher_find(c->rule.dispatcher);
+    return i >= 0 && dispatcher_rows[i].maps && c->rank_capacity > 0;
+}
+
 /* Gradients are sent to the previous stage only if something below is trainable, which the whole model
  * decides. A plan counts the messages sent for one micro-batch, a run also those received. */
 static void compare_messages(const Engine *e)
@@ -88,7 +95,8 @@ static void compare_messages(const Engine *e)
         const Chunk *k = &e->model.chunk[i];
         out += !k->embeds && lowest < k->from, in += !k->heads && lowest < k->to;
     }
-    if (planned != out || got != runs * (out + in))
+    bool right = may_run_again(&the_case) ? got >= runs * (out + in) : got == runs * (out + in);
+    if (planned != out || !right)
         note("rank %d: %lld gradients planned, not %lld; %lld sent and received, not %lld", e->mesh.rank,
              (long long)planned, (long long)out, (long long)got, (long long)(runs * (out + in)));
 }
