@@ -66,7 +66,7 @@ fill() {                                 # fill KB: leaves KB kilobytes free
 if [ "${FULL_DISK:-}" ] && mount -t tmpfs -o size=4m none "$disk"; then
     cp -r "$tmp/kept" "$disk/run"
     took=0
-    for size in 24 200 800 1100 1600; do # too small for the state, for the PEFT files, then enough
+    for size in 24 200 800 950 1600; do # too small for the state, for the PEFT files, then enough
         fill $size
         resume "$disk/run"; rc=$?
         if [ $rc -eq 0 ]; then took=$size; break; fi
