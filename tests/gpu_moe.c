@@ -76,7 +76,8 @@ static void choices_backward(void)
 
 static void statistics(void)
 {
-    static const AuxForm forms[] = { AUX_NONE, AUX_POOLED, AUX_LAYER, AUX_DOCUMENT };
+    static const AuxForm forms[] = { AUX_NONE, AUX_POOLED, AUX_LAYER, AUX_DOCUMENT,
+                                     AUX_DOCUMENT_TOKENS };
     for (int i = 0; i < SIZES; i++)
         for (int k = 0; k < 4; k++) {
             int64_t T = sizes[i].T, E = sizes[i].E, G = any_size(1, 6), L = any_size(1, 3);

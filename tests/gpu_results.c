@@ -40,6 +40,18 @@ static void choices(void)
         }
 }
 
+static void biases(void)
+{
+    static const int64_t sizes[] = { 1, 8, 255, 256, 257, 1000 };
+    for (int i = 0; i < 18; i++) {
+        fresh();
+        Tensor bias = output(in2(F32, 1, sizes[i % 6], DENSE));
+        Tensor count = int_below(sizes[i % 6], 0, i ? 1000 : 1);
+        exact(bias);
+        CALL(bias_step, bias, count, i % 3 ? doubles(1, (double[]){ i % 3 - 1 }) : none, 1e-3f);
+    }
+}
+
 static void verdicts(void)
 {
     static const double values[] = { 0, 1, 4.999, 5, 50, 50.001, 1e100, INFINITY, NAN };
@@ -147,6 +159,7 @@ int main(void)
     gpulab_open();
     GPU_RUN(losses);
     GPU_RUN(choices);
+    GPU_RUN(biases);
     GPU_RUN(verdicts);
     GPU_RUN(updates);
     GPU_RUN(posts);

@@ -164,7 +164,8 @@ static inline EngineConf engine_conf(const Case *c)
     EngineConf conf = { .backend = "cpu", .dtype = c->dtype, .store = c->store, .budget = budget_of(c),
                         .aux = c->aux,
                         .aux_coeff = c->aux ? 0.02f : 0, .z_coeff = 0.01f, .train = true };
-    conf.budget.by_document = c->aux == AUX_DOCUMENT;
+    conf.budget.by_document = c->aux >= AUX_DOCUMENT;
+    if (c->shape.text.score_bias && !c->lora) conf.bias_rate = 1e-3f;
     if (c->lora) conf.lora = *c->lora;
     EXPECT_OK(recompute_case(&conf, &c->rule));
     EXPECT_OK(mode_apply(&conf, c->mode));
@@ -329,12 +330,12 @@ static inline void draw_case(Case *c, uint64_t seed, int world, int steps)
     static const char *const kinds[] = { "p2p", "a2a", "all_gather", "a2a+p2p" };
     static const char *const drops[] = { "norm", "moe_act", "full", "core_attn" };
     static const char *const offload_words[] = { "layer", "attn_norm", "moe", "vision" };
-    static const AuxForm forms[] = { AUX_NONE, AUX_LAYER, AUX_DOCUMENT };
+    static const AuxForm forms[] = { AUX_NONE, AUX_LAYER, AUX_DOCUMENT, AUX_DOCUMENT_TOKENS };
     for (uint64_t k = 0;; k += 32) {
         RuleInput *r = &c->rule;
         *c = (Case){ .shape = draw_shape(seed, k), .steps = steps, .dtype = F32 };
         c->pictures = c->shape.vision.depth && rng_below(seed, 7, k + 1, 4) > 0;
-        c->aux = forms[rng_below(seed, 7, k + 2, 3)];
+        c->aux = forms[rng_below(seed, 7, k + 2, 4)];
         const TextShape *t = &c->shape.text;
         *r = (RuleInput){ .world = pick(seed, k + 3, MOST), .tp = pick(seed, k + 4, 8),
                           .cp = pick(seed, k + 5, 4), .pp = pick(seed, k + 6, 4), .vpp = pick(seed, k + 7, 2),

@@ -101,7 +101,9 @@ static void check_loss(Case c, AuxForm form)
                             F += get(c.count, (i * c.G + j) * c.E + e);
                 double slope = form == AUX_POOLED ? E * F / (L * N) / (L * N) :
                                form == AUX_LAYER  ? E * F / (K * N) / N :
-                               len > 0            ? E * F / (K * len) / len / groups : 0;
+                               !(len > 0)         ? 0 :
+                               form == AUX_DOCUMENT ? E * F / (K * len) / len / groups :
+                                                      E * F / (K * len) / N;
                 put(ref, (l * c.G + g) * c.E + e, (float)(c.coeff * slope));
                 want += slope * get(c.prob, (l * c.G + g) * c.E + e);       /* the loss is linear in prob */
             }
@@ -114,9 +116,9 @@ static void check_loss(Case c, AuxForm form)
 
 static void losses_agree_with_naive(void)
 {
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 12; i++) {
         Case c = case_new(1 + i % 3, 20 + 9 * i, 5 + 11 * (i % 2), 1 + i % 4, 1 + i / 2, i & 1);
-        check_loss(c, AUX_POOLED + i % 3);
+        check_loss(c, AUX_POOLED + i % 4);
         num_clear();
     }
 }
@@ -125,8 +127,9 @@ static void losses_agree_with_naive(void)
 static void balanced_values(void)
 {
     enum { L = 3, T = 32, E = 8, K = 2, G = 2 };
-    static const double want[] = { [AUX_POOLED] = K, [AUX_LAYER] = L, [AUX_DOCUMENT] = L };
-    for (int form = AUX_POOLED; form <= AUX_DOCUMENT; form++) {
+    static const double want[] = { [AUX_POOLED] = K, [AUX_LAYER] = L, [AUX_DOCUMENT] = L,
+                                   [AUX_DOCUMENT_TOKENS] = L };
+    for (int form = AUX_POOLED; form <= AUX_DOCUMENT_TOKENS; form++) {
         Case c = case_new(L, T, E, K, G, true);
         c.form = (AuxForm)form;
         for (int i = 0; i < L * T * E; i++) put(c.logits, i, 1.0f);
@@ -151,7 +154,7 @@ static void collapsed_values(void)
     for (int t = 0; t < T; t++) ((int32_t *)c.group.data)[t] = 0;
     put(c.len, 0, T);
     op_router_fwd(BE, c.idx, c.weight, c.lse, c.logits, true);
-    for (int form = AUX_POOLED; form <= AUX_DOCUMENT; form++) {
+    for (int form = AUX_POOLED; form <= AUX_DOCUMENT_TOKENS; form++) {
         c.form = (AuxForm)form;
         stats(&c);
         loss(&c);
@@ -175,7 +178,7 @@ static double loss_of_logits(void *arg)          /* with a fixed selection: F is
 
 static void gradient(void)
 {
-    for (int form = AUX_POOLED; form <= AUX_DOCUMENT; form++) {
+    for (int form = AUX_POOLED; form <= AUX_DOCUMENT_TOKENS; form++) {
         Case   c = case_new(2, 9, 6, 2, 3, form == AUX_LAYER);
         Tensor d = num_poison(F32, c.L * c.T, c.E);
         c.form = (AuxForm)form;
@@ -193,7 +196,7 @@ static void gradient(void)
 
 static void nothing_to_count(void)
 {
-    for (int form = AUX_NONE; form <= AUX_DOCUMENT; form++) {
+    for (int form = AUX_NONE; form <= AUX_DOCUMENT_TOKENS; form++) {
         Case c = case_new(2, 10, 7, 3, 2, true);
         c.form = (AuxForm)form;
         for (int64_t t = 0; t < c.T; t++) ((int32_t *)c.group.data)[t] = -1;

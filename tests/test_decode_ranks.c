@@ -124,7 +124,7 @@ static bool differs(Case *c, uint64_t seed)
 {
     StreamShape ss = shape_stream(&c->shape);
     Budget      limits = budget_of(c);
-    limits.by_document = c->aux == AUX_DOCUMENT;
+    limits.by_document = c->aux >= AUX_DOCUMENT;
     failure.any = false;
     c->weights = seed;
     fill(c, seed);

@@ -67,6 +67,26 @@ static void random_counts(void)
     }
 }
 
+/* Below the mean up, above it down, at it nothing; a step that is not good changes nothing. */
+static void biases_step(void)
+{
+    Tensor bias = num_vals(F32, 1, 4, (float[]){ 0, 1, -1, 0.5f });
+    Tensor count = ints(4, 0, (int32_t[]){ 3, 5, 4, 4 }), verdict = doubles(1, (double[]){ STEP_SPIKE });
+    const float *b = bias.data;
+    op_bias_step(BE, bias, count, verdict, 0.25f);
+    EXPECT(b[0] == 0 && b[1] == 1, "a spike moved biases: %g %g", b[0], b[1]);
+    *(double *)verdict.data = STEP_GOOD;
+    op_bias_step(BE, bias, count, verdict, 0.25f);
+    EXPECT(b[0] == 0.25f && b[1] == 0.75f && b[2] == -1 && b[3] == 0.5f, "%g %g %g %g", b[0],
+           b[1], b[2], b[3]);
+    op_bias_step(BE, bias, ints(4, 0, (int32_t[]){ INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX - 1 }), absent,
+                 0.25f);
+    EXPECT(b[0] == 0 && b[3] == 0.75f, "large counts: %g %g", b[0], b[3]);
+    op_bias_step(BE, bias, ints(4, 0, NULL), absent, 0.25f);
+    EXPECT(b[0] == 0 && b[3] == 0.75f, "no token: %g %g", b[0], b[3]);
+    num_clear();
+}
+
 static void verdicts(void)
 {
     static const struct { double ce, aux, sumsq, highest, held; bool empty; StepVerdict want; double after;
@@ -146,6 +166,7 @@ int main(void)
     RUN(losses_add_up);
     RUN(known_counts);
     RUN(random_counts);
+    RUN(biases_step);
     RUN(verdicts);
     RUN(adamw_obeys);
     RUN(results_are_posted);

@@ -1,5 +1,6 @@
 /* engine/engine.c -- running an engine: batches in, chunks forward and backward, the update; see engine.h. */
 #include "engine/engine_private.h"
+#include "engine/router_bias.h"
 
 #include <math.h>
 
@@ -305,6 +306,7 @@ void engine_apply_update(Engine *e, const OptimConf *conf)
     c.now = e->adam_step;
     if (engine_graph_begin(e, update_key(conf))) return;
     optim_step(&e->be, e->results.device.sumsq, &c, &e->shard);
+    router_bias_step(e, c.adam.verdict);
     graph_cache_end(&e->graphs);
 }
 

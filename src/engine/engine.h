@@ -47,6 +47,7 @@ typedef struct EngineConf {
     AuxForm     aux;
     bool        aux_over_step;           /* AUX_LAYER with the expert counts of the step so far */
     float       aux_coeff, z_coeff;
+    float       bias_rate;               /* step of the routers' score biases after an update; 0: they stay */
     double      capacity;                /* factor of experts, see Moe; 0: no row is dropped */
     bool        pad, balance;            /* pad to that capacity; random even routing, for benchmarks */
     uint8_t     policy[LABEL_N];         /* see policy_default */
@@ -143,6 +144,7 @@ typedef struct Engine {
     StepResults results;
     bool       count_experts;            /* forwards add the choices of the routers to the results */
     double     waited;                   /* seconds that the host waited for the device in pipeline_run */
+    Tensor     bias_counts;              /* (L, E) I32: choices of a step on all ranks; with conf.bias_rate */
     Tensor     step_counts;              /* (L, 1, E): expert counts of the step, with conf.aux_over_step */
     GraphCache graphs;                   /* not open: nothing runs as graphs */
     ScopeCache scopes;                   /* not open: scopes run as the phase that they are in */

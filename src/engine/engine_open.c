@@ -1,6 +1,7 @@
 /* engine/engine_open.c -- opens and closes the memory and the parts of an engine; see engine.h. */
 #include "comm/peer_memory.h"
 #include "engine/engine_private.h"
+#include "engine/router_bias.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,6 +172,7 @@ static Status lay_out(Engine *e)
     e->adam_step = t1(&e->arena[A_OPTIM], "norm", U8, GROUP_N * sizeof *e->adam_step).data;
     if (e->conf.aux_over_step && sparse)
         e->step_counts = t3(&e->arena[A_OPTIM], "router", F32, sparse, 1, e->model.shape.text.E);
+    router_bias_open(e);
     e->model.head.chunk = head_chunk_rows(e->model.head.V, traits.logits);
     TRY(open_batches(e, traits.ahead && e->conf.train));
     e->env = (Env){ .be = &e->be, .mesh = &e->mesh, .units = shard_hooks(&e->shard),

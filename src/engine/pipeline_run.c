@@ -204,7 +204,7 @@ void pipeline_queue(Engine *e, const PipelineStep *s, StepSums *out)
     REQUIRE(s->n == e->pipe.shape.micros, "a step of %d micro-batches on an engine for %d", s->n,
             e->pipe.shape.micros);
     count_step(out, e, s->micro, s->n);
-    e->count_experts = step_stats_count_experts(s->stats);
+    e->count_experts = step_stats_count_experts(s->stats) || e->conf.bias_rate > 0;
     engine_begin_step(e, s->n);
     run_schedule(&k);
     activity_micro_batch(-1, NULL);

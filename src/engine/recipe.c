@@ -134,6 +134,27 @@ static Status recipe_precision(ProductPrecision *out, const struct cfg_train *t)
     return OK;
 }
 
+static Status check_bias_rate(const EngineConf *e, const Config *c, const ModelShape *s)
+{
+    double rate = c->moe.bias_update_rate;
+    if (!(rate > 0)) return OK;
+    if (!s->text.score_bias)
+        return fail(E_CONFIG, "moe.bias_update_rate = %g: the routers of this model have no bias that "
+                    "selects experts; set it to 0", rate);
+    if (e->lora.rank > 0 || e->frozen[G_LLM])
+        return fail(E_CONFIG, "moe.bias_update_rate = %g: the biases of routers belong to the weights, "
+                    "which this run does not train; set it to 0", rate);
+    return OK;
+}
+
+/* A sigmoid router's loss of documents counts each by its tokens, as DeepSeek's does. */
+static AuxForm aux_form(const char *word, const TextShape *t)
+{
+    if (!strcmp(word, "none")) return AUX_NONE;
+    if (strcmp(word, "sequence")) return AUX_LAYER;
+    return t->router == ROUTER_SIGMOID ? AUX_DOCUMENT_TOKENS : AUX_DOCUMENT;
+}
+
 Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks,
                      const LoraConf *loaded)
 {
@@ -148,13 +169,14 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
                        .balance       = c->moe.force_balance,
                        .aux_coeff     = (float)c->moe.aux_loss_coeff,
                        .z_coeff       = (float)c->moe.z_loss_coeff,
+                       .bias_rate     = s->text.score_bias ? (float)c->moe.bias_update_rate : 0,
                        .ranks         = *ranks,
                        .evaluate      = recipe_has_eval(c),
                        .per_row_loss  = many_channels(&c->data.train) };
     TRY(graph_scopes_read(&e->graphs, c->train.cuda_graph.item, c->train.cuda_graph.n));
     TRY(store_of(&e->store, c, dtype));
     e->reserved_sms = reserved_sms(c, e);
-    e->aux = !strcmp(aux, "none") ? AUX_NONE : !strcmp(aux, "sequence") ? AUX_DOCUMENT : AUX_LAYER;
+    e->aux = aux_form(aux, &s->text);
     e->aux_over_step = !strcmp(aux, "global");
     if (e->aux == AUX_NONE) e->aux_coeff = 0;
     e->frozen[G_VIT] = c->model.freeze_vit, e->frozen[G_ALIGNER] = c->model.freeze_aligner;
@@ -174,5 +196,6 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
     if (e->fp8_dispatch && !e->precision.fp8[SITE_EXPERTS][PRODUCT_Y])
         return fail(E_CONFIG, "moe.fp8_dispatch: the experts do not compute in 8 bits; set "
                     "train.precision=fp8_block with experts among train.fp8_products, or drop it");
+    TRY(check_bias_rate(e, c, s));
     return check_trainable(e, &c->optim, s);
 }

@@ -35,12 +35,15 @@ static bool in_codes(const WeightSaver *s, const Param *p)
     return s->fp8 && (site == SITE_EXPERTS || site == SITE_ATTENTION || site == SITE_MLP);
 }
 
-/* Converts values to the type of the file and writes them. */
-static Status write_values(WeightSaver *s, Tensor t, const float *values)
+/* A bias that selects experts keeps f32: a step of it is less than a bf16 number resolves. */
+static DType file_type(const WeightSaver *s, const Param *p) { return p->buffer ? F32 : s->dtype; }
+
+/* Converts values to a type of the file and writes them. */
+static Status write_values(WeightSaver *s, Tensor t, const float *values, DType type)
 {
     int64_t n = t_count(t);
-    dtype_convert(s->packed, s->dtype, values, F32, n);
-    return st_writer_write(&s->out, s->packed, (size_t)n * dtype_size(s->dtype));
+    dtype_convert(s->packed, type, values, F32, n);
+    return st_writer_write(&s->out, s->packed, (size_t)n * dtype_size(type));
 }
 
 /* Copies a dense tensor to s->stage as f32. */
@@ -55,13 +58,14 @@ static Status fetch_floats(WeightSaver *s, Tensor t)
     return backend_sync(s->be);
 }
 
-static Status save_tensor(WeightSaver *s, const char *name, int rank, const int64_t *shape, Tensor t)
+static Status save_tensor(WeightSaver *s, const char *name, int rank, const int64_t *shape, Tensor t,
+                          DType type)
 {
     char file[200];
     weights_file_name(file, sizeof file, &s->m->shape, name);
-    if (!s->writing) return st_writer_declare(&s->out, file, s->dtype, rank, shape);
+    if (!s->writing) return st_writer_declare(&s->out, file, type, rank, shape);
     TRY(fetch_floats(s, t));
-    return write_values(s, t, s->stage);
+    return write_values(s, t, s->stage, type);
 }
 
 static Status declare_codes(WeightSaver *s, const char *name, const int64_t shape[2])
@@ -95,7 +99,7 @@ static Status save_fused(WeightSaver *s, const Param *p, Tensor t)
     for (int64_t e = 0; e < p->shape[0]; e++) {
         TRY(fetch_floats(s, t_at(t, e)));
         weights_transpose(s->transposed, s->stage, p->shape[1], p->shape[2]);
-        TRY(write_values(s, t_at(t, e), s->transposed));
+        TRY(write_values(s, t_at(t, e), s->transposed, s->dtype));
     }
     return OK;
 }
@@ -112,7 +116,8 @@ static Status save_per_expert(WeightSaver *s, const Param *p, Tensor t)
             snprintf(name, sizeof name, "%.*s.%lld.%s.weight", (int)(dot - p->piece[0].name),
                      p->piece[0].name, (long long)e, part_name[parts == 2 ? k : 2]);
             Tensor rows = s->writing ? t_rows(t_at(t, e), k * shape[0], shape[0]) : t;
-            TRY(in_codes(s, p) ? save_codes(s, name, shape, rows) : save_tensor(s, name, 2, shape, rows));
+            TRY(in_codes(s, p) ? save_codes(s, name, shape, rows)
+                               : save_tensor(s, name, 2, shape, rows, s->dtype));
         }
     return OK;
 }
@@ -151,7 +156,7 @@ static Status walk(WeightSaver *s)
             const Piece *q = &p->piece[k];
             Tensor rows = weights_piece_view(p, t, k);
             TRY(in_codes(s, p) ? save_codes(s, q->name, q->shape, rows)
-                               : save_tensor(s, q->name, q->rank, q->shape, rows));
+                               : save_tensor(s, q->name, q->rank, q->shape, rows, file_type(s, p)));
         }
     }
     return OK;

@@ -12,6 +12,7 @@
  *   layer      a pool per layer                  F = count / (K N)    P = prob / N        balanced: L
  *   document   a pool per layer and document,    F = count / (K len)  P = prob / len      balanced: L
  *              the mean over documents with len > 0
+ *   document_tokens   the same, the mean over documents weighted by len
  *
  * count, prob (G, E) f32 of one layer, (L, G, E) of all; zsum (1), (L); len (G) f32 tokens per group. With
  * AUX_NONE count and prob may be absent; coef may always be. Probabilities are summed in token order, in
@@ -145,6 +146,7 @@ void cpu_aux_loss(Backend *be, Tensor out, Tensor coef, Tensor count, Tensor pro
         case AUX_POOLED:   p.f_div = p.p_div = (double)L * N; break;
         case AUX_LAYER:    p.f_div = (double)K * N, p.p_div = N; break;
         case AUX_DOCUMENT: p.f_div = (double)K * m, p.p_div = m, p.share = 1.0 / groups; break;
+        case AUX_DOCUMENT_TOKENS: p.f_div = (double)K * m, p.p_div = m, p.share = m / N; break;
         case AUX_NONE:     break;
         }
         if (p.p_div > 0.0)                                      /* an empty document has no loss */

@@ -52,7 +52,7 @@ typedef struct LoraTerm { Tensor low_rank, w; Dropout dropout; } LoraTerm;
 typedef enum { GELU_TANH, GELU_ERF } Gelu;
 
 /* How router statistics become a loss; see auxloss.c. */
-typedef enum { AUX_NONE, AUX_POOLED, AUX_LAYER, AUX_DOCUMENT } AuxForm;
+typedef enum { AUX_NONE, AUX_POOLED, AUX_LAYER, AUX_DOCUMENT, AUX_DOCUMENT_TOKENS } AuxForm;
 
 /* Segments of attention over a flat stream. `pairs` is the number of (query, key) pairs that attend. Keys are
  * the rows of the queries themselves, or with kv_starts rows of a KV cache, which has spare rows between

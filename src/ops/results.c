@@ -5,6 +5,8 @@
  *   count_experts   count[e] += slots of idx (T, K) i32 with expert e, over the tokens with group[t] >= 0, or
  *                   over the tokens that rows (n) i32 lists, where it is present (-1: none). Experts outside
  *                   0 ... E - 1 are not counted. count (E) i32
+ *   bias_step       bias[e] += rate sign(mean of count - count[e]), compared as integers; bias (E) f32, count
+ *                   (E) i32. With a verdict other than STEP_GOOD nothing; verdict (1) f64 or absent
  *   step_verdict    guard[GUARD_VERDICT] = a StepVerdict by the loss in sums, the norm in sumsq (1) f64, and
  *                   limits. After STEP_NOT_FINITE and STEP_SPIKE guard[GUARD_HELD] is 1, and then every
  *                   verdict is STEP_HELD, until the host clears the cell: it computes the bad step once more
@@ -61,6 +63,25 @@ void cpu_count_experts(Backend *be, Tensor count, Tensor idx, Tensor group, Tens
         int64_t t = row ? row[i] : i;
         if (t >= 0 && t < idx.n[0] && (row || g[t] >= 0)) count_token(count, idx, t);
     }
+}
+
+Cost bias_step_cost(Backend *be, Tensor bias, Tensor count, Tensor verdict, float rate)
+{
+    int64_t E = t_count(count);
+    REQUIRE(cells(bias, F32, E) && cells(count, I32, E) && (!t_has(verdict) || cells(verdict, F64, 1)),
+            "bias_step: bias %s count %s verdict %s", t_fmt(bias), t_fmt(count), t_fmt(verdict));
+    return (Cost){ .flops = 3.0 * (double)E, .rd = 2 * t_bytes(bias) + opt_bytes(verdict),
+                   .wr = t_bytes(bias) };
+}
+
+void cpu_bias_step(Backend *be, Tensor bias, Tensor count, Tensor verdict, float rate)
+{
+    const int32_t *n = count.data;
+    float         *b = bias.data;
+    int64_t        E = t_count(count), sum = 0;
+    if (t_has(verdict) && *(const double *)verdict.data != STEP_GOOD) return;
+    for (int64_t e = 0; e < E; e++) sum += n[e];
+    for (int64_t e = 0; e < E; e++) b[e] += rate * (float)((n[e] * E < sum) - (n[e] * E > sum));
 }
 
 Cost step_verdict_cost(Backend *be, Tensor guard, Tensor sums, Tensor sumsq, StepLimits limits)

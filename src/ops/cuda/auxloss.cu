@@ -199,7 +199,7 @@ static __device__ inline double worth_of(Pools p, int64_t pool)
     else if (p.form == AUX_LAYER) f_div = (double)p.K * N, p_div = N;
     else {
         double m = p.len[pool % p.G];
-        f_div = (double)p.K * m, p_div = m, share = 1.0 / groups;
+        f_div = (double)p.K * m, p_div = m, share = p.form == AUX_DOCUMENT ? 1.0 / groups : m / N;
     }
     return N > 0.0 && p_div > 0.0 ? share * (double)p.E / f_div / p_div : 0.0;
 }

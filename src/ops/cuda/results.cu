@@ -44,6 +44,23 @@ static __global__ void __launch_bounds__(THREADS) count_slots(int *count, const 
         if (hist[e]) atomicAdd(&count[e], hist[e]);
 }
 
+static __global__ void __launch_bounds__(THREADS) step_biases(float *bias, const int *count,
+                                                              const double *verdict, int64_t E, float rate)
+{
+    __shared__ long long sum;
+    long long mine = 0;
+    if (verdict && *verdict != STEP_GOOD) return;
+    if (!threadIdx.x) sum = 0;
+    __syncthreads();
+    for (int64_t e = threadIdx.x; e < E; e += THREADS) mine += count[e];
+    atomicAdd((unsigned long long *)&sum, (unsigned long long)mine);
+    __syncthreads();
+    for (int64_t e = threadIdx.x; e < E; e += THREADS) {
+        long long n = (long long)count[e] * E;
+        bias[e] = __fadd_rn(bias[e], __fmul_rn(rate, (float)((n < sum) - (n > sum))));
+    }
+}
+
 static __device__ inline StepVerdict verdict_of(const double *guard, double loss, double norm,
                                                 StepLimits limits)
 {
@@ -80,6 +97,12 @@ extern "C" void cuda_count_experts(Backend *be, Tensor count, Tensor idx, Tensor
     LAUNCH(be, "count_experts", count_slots, ceil_div(slots, SLOTS_PER_BLOCK), THREADS, E * sizeof(int),
            (int *)count.data, (const int *)idx.data, (const int *)group.data, (const int *)rows.data, slots,
            idx.n[0], (int)K, (int)E);
+}
+
+extern "C" void cuda_bias_step(Backend *be, Tensor bias, Tensor count, Tensor verdict, float rate)
+{
+    LAUNCH(be, "bias_step", step_biases, 1, THREADS, 0, (float *)bias.data, (const int *)count.data,
+           (const double *)verdict.data, t_count(count), rate);
 }
 
 extern "C" void cuda_step_verdict(Backend *be, Tensor guard, Tensor sums, Tensor sumsq, StepLimits limits)
