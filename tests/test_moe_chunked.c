@@ -130,6 +130,17 @@ static void capacities(void)
     EXPECT(most > 1, "none was cut");
 }
 
+/* Four experts are full after the first tokens of a rank: later chunks keep no assignment at all. */
+static void chunks_whose_choices_are_dropped(void)
+{
+    for (int i = 0; i < DISPATCHER_COUNT; i++)
+        for (int j = 0; j < LAYOUTS; j++) {
+            Case k = chunked(i, j, HOT, 1);
+            k.K = 1, k.capacity = 2;
+            check_chunks(k, NULL);
+        }
+}
+
 static void half_precision(void)
 {
     for (int i = 0; i < DISPATCHER_COUNT; i++) {
@@ -272,6 +283,7 @@ int main(void)
     RUN(every_recompute);
     RUN(evaluations);
     RUN(capacities);
+    RUN(chunks_whose_choices_are_dropped);
     RUN(half_precision);
     RUN(two_runs_are_the_same);
     RUN(enough_capacity_needs_no_chunks);

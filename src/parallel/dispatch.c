@@ -76,9 +76,11 @@ void counts_from_offsets(int32_t *count, const int32_t *offsets, int64_t n)
     for (int64_t i = 0; i < n; i++) count[i] = offsets[i + 1] - offsets[i];
 }
 
-bool offsets_are_valid(const int32_t *offsets, int64_t n, int64_t max_total)
+bool pass_has_data(const Pass *c) { return c->be->device != &device_meta && !c->be->preparing; }
+
+bool offsets_are_valid(const Pass *c, const int32_t *offsets, int64_t n, int64_t max_total)
 {
-    bool ascend = offsets[0] == 0 && offsets[n] > 0 && offsets[n] <= max_total;
+    bool ascend = pass_has_data(c) && !c->be->sticky && offsets[0] == 0 && offsets[n] <= max_total;
     for (int64_t i = 0; i < n; i++) ascend &= offsets[i + 1] >= offsets[i];
     return ascend;
 }

@@ -34,9 +34,11 @@ static inline const int32_t *counts_of_member(const Dispatcher *d, int member)
 
 /* Lengths of n sorted lists from their n + 1 offsets. */
 void   counts_from_offsets(int32_t *count, const int32_t *offsets, int64_t n);
-/* Whether the offsets of n lists come from real data: they ascend from 0 to a total of at most max_total. A
- * backend without data fetches zeros. */
-bool   offsets_are_valid(const int32_t *offsets, int64_t n, int64_t max_total);
+/* Whether the pass computes values: a dry run and a step that is being prepared do not. */
+bool   pass_has_data(const Pass *c);
+/* Whether the fetched offsets of n lists come from real data: they ascend from 0 to a total of at most
+ * max_total, which is 0 where every assignment was dropped. */
+bool   offsets_are_valid(const Pass *c, const int32_t *offsets, int64_t n, int64_t max_total);
 
 /* The scratch that build_routing uses is measured: call _mark where it begins and _note before any of it is
  * released. The maximum is Dispatcher.routing_scratch. */

@@ -45,7 +45,7 @@ static void exchange_counts(const Pass *c, const Moe *m, Tensor offsets, int64_t
         return;
     }
     backend_fetch(c->be, d->fetched, offsets);
-    if (!c->be->sticky && offsets_are_valid(d->fetched, E, slots))
+    if (offsets_are_valid(c, d->fetched, E, slots))
         counts_from_offsets(d->own_counts, d->fetched, E);
     else for (int64_t e = 0; e < E; e++) d->own_counts[e] = (int32_t)(slots / E);
     dispatch_gather_counts(c);

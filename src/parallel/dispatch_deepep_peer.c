@@ -122,8 +122,6 @@ static AllToAll *new_hop_layout(const Dispatcher *d, Route *r)
     return x;
 }
 
-static bool has_data(const Pass *c) { return c->be->device != &device_meta && !c->be->preparing; }
-
 static int32_t *fetched_counts(const Pass *c)
 {
     bool readable = c->be->device != &device_meta;
@@ -149,7 +147,7 @@ static void exchange_counts(const Pass *c, Route *r, Tensor own)
 static void wait_for_counts(const Pass *c)
 {
     Comm   *comm = c->env->dispatcher->mesh->comm[GR_etp_ep];
-    bool    waits = has_data(c) && !c->be->device->host_memory;
+    bool    waits = pass_has_data(c) && !c->be->device->host_memory;
     int64_t call = waits ? comm_wait_begin(comm, false) : 0;
     Status  st = backend_wait_post(c->be, POST_COUNTS + c->lane, NULL);
     if (c->be->ledger.meter) c->be->ledger.meter->fetch(c->be->ledger.meter);
@@ -173,7 +171,7 @@ static int64_t tokens_between(const Pass *c, int from, int to, int64_t T)
 {
     const Dispatcher *d = c->env->dispatcher;
     const int32_t    *at = fetched_counts(c) + (int64_t)from * (d->domains + 1) + to;
-    if (!has_data(c)) return hier_expected_tokens(d, T, d->conf.shape.E / d->domains);
+    if (!pass_has_data(c)) return hier_expected_tokens(d, T, d->conf.shape.E / d->domains);
     return c->be->sticky ? 0 : at[1] - at[0];
 }
 

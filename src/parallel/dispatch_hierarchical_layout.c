@@ -106,7 +106,7 @@ static void set_counts(const Pass *c, Dispatcher *d, int64_t T, int64_t K)
         if (d->domain_size > 1) counts_from_offsets(to, offsets, d->n), to += d->n, offsets += d->n + 1;
     }
     counts_from_offsets(to, offsets, E);
-    if (c->be->sticky || !offsets_are_valid(offsets, E, T * K)) set_uniform_counts(d, T);
+    if (!offsets_are_valid(c, offsets, E, T * K)) set_uniform_counts(d, T);
 }
 
 void hier_exchange_counts(const Pass *c, Tensor index, Tensor kept)
