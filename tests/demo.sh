@@ -18,6 +18,11 @@ check "a dozen questions"                rows 5 '(right|wrong)' 12
 check "with the files of their images"   rows 5 'images/eval/[0-9]+[ab]?\.(png|jpg)' 11
 check "the report"                       grep -q '<html' "$tmp/demo/run/report.html"
 check "the model in Hugging Face format" test -f "$tmp/demo/run/last/model.safetensors"
+scores() {
+    "${TREB:-build/treb}" eval "$tmp/demo/run" --max-new 0 --max-samples 4 >"$tmp/scores" &&
+        grep -q '^model: .*demo/run/last (after step 3)' "$tmp/scores"
+}
+check "the run's checkpoint is scored"   scores
 check "again, with another seed"         demo 6
 check "a new set"                        has 'seed 6'
 report

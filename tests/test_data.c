@@ -108,6 +108,19 @@ static void check_finds_the_bad(void)
     EXPECT_SAID(data("chek"), 2, "check, inspect, render, pack, synth");
 }
 
+/* Without keys of image.* the verbs resize as the model's processor file says, within the budgets. */
+static void pictures_are_sized_by_the_model(void)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/model/preprocessor_config.json", set.dir);
+    EXPECT_SAID(data("check %s model.path=%s/model train.micro_tokens=700 train.micro_patches=400",
+                     set.path, set.dir), 4, "larger ones are reduced to ");
+    tiny_write(path, "{\"size\": {\"shortest_edge\": 1024, \"longest_edge\": 4096}}", 55);
+    EXPECT_SAID(data("check %s model.path=%s/model", set.path, set.dir), 0, "50 good");
+    EXPECT(!strstr(said, "are reduced"), "%s", said);
+    remove(path);
+}
+
 static void inspect_shows_kinds(void)
 {
     EXPECT_SAID(data("inspect %s --sample 1", recipe), 0, "look 1<|im_end|>");
@@ -175,6 +188,7 @@ int main(void)
     recipe_write();
     RUN(check_is_exact);
     RUN(check_finds_the_bad);
+    RUN(pictures_are_sized_by_the_model);
     RUN(inspect_shows_kinds);
     RUN(inspect_writes_a_page);
     RUN(packs);

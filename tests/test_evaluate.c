@@ -346,9 +346,8 @@ static void from_a_folder(void)
     Config recipe;
     config_default(&recipe);
     recipe.model.path = model;
-    EXPECT_OK(predict_read_pixel_bounds(&recipe, model));
-    EXPECT(recipe.image.min_pixels == 1024 && recipe.image.max_pixels == 4096, "pixel bounds");
     EXPECT_OK(predict_open(&p, &recipe));
+    EXPECT(recipe.image.min_pixels == 1024 && recipe.image.max_pixels == 4096, "pixel bounds");
     EXPECT(p.stops == 3 && p.stop[0] == 576 && p.stop[1] == 574 && p.stop[2] == 7, "%d stops", p.stops);
     PredictConf load = { .budget = budget, .capacity = eval_decode_capacity(8, &budget) };
     EXPECT_OK(predict_load(&p, &load));
@@ -402,8 +401,7 @@ static Status evaluate_folder(Comm *world, EvalResult *r)
         TRY(config_set(&recipe, key));
     }
     PredictConf load = { .budget = budget, .capacity = eval_decode_capacity(8, &budget), .world = world };
-    Status st = predict_read_pixel_bounds(&recipe, model);
-    if (!st) st = predict_open(&p, &recipe);
+    Status st = predict_open(&p, &recipe);
     if (!st) st = predict_load(&p, &load);
     eval.recipe = &recipe, eval.tokenizer = p.source.tokenizer, eval.patch = p.patch, eval.workers = 1;
     eval.samples = many.file[world != NULL];

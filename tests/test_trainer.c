@@ -238,7 +238,7 @@ static void signal_and_evaluation(void)
     int leave_at = 4;
     char text[1000];
     snprintf(text, sizeof text,
-             "data.eval=[{path: %s, max_samples: "
+             "data.eval=[{path: %s, channel: held_out, max_samples: "
              "5}]\neval.eval_steps=2\neval.eval_on_start=true\ncheckpoint.save_steps=2\n"
              "checkpoint.save_total_limit=1\ncheckpoint.hf=final\ndata.train[0].channel=questions\n"
              "data.train[1].path=%s\ndata.train[1].channel=words",
@@ -279,6 +279,9 @@ static void signal_and_evaluation(void)
            "for the report");
     Json *e = metrics_line("signal", 4, "eval/loss"), *s = metrics_line("signal", 5, "train/loss");
     EXPECT(json_is_number(json_object_get(e, "eval/accuracy")), "accuracy in metrics.jsonl");
+    double all = json_number_value(json_object_get(e, "eval/loss"));
+    double one = json_number_value(json_object_get(e, "eval/loss_by_source/held_out"));
+    EXPECT(fabs(one - all) < 1e-5 * all, "the only source has %.9g, all have %.9g", one, all);
     static const char *const keys[] = { "train/grad_norm",
                                         "train/learning_rate",
                                         "train/epoch",

@@ -1,4 +1,6 @@
 /* cli/cmd_eval.c -- `treb eval`: a model over held-out data, by channel. */
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/picture_limits.h"
 #include "cli/commands.h"
 #include "cli/ranks.h"
 #include "engine/batching.h"
@@ -8,9 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 typedef struct Ask {
     const char *model, *lora, *dtype, *samples;
+    Path        checkpoint, file_of_run; /* of a run that is named instead of a recipe */
     OptionList  file;                    /* of --data */
     int64_t     max_new, max_samples, lines;
     bool        blind, json;
@@ -44,13 +48,30 @@ static Json *row_json(const EvalRow *r)
                      "correct", (json_int_t)r->correct, "accuracy", eval_accuracy(r));
 }
 
-static void print_json(const EvalResult *r)
+/* "the checkpoint after step 60", "random weights of tiny", "org/name with the adapter runs/x/last" */
+static void name_model(char *out, size_t cap, const Ask *a)
+{
+    const struct cfg_model *m = &a->recipe.model;
+    const char *lora = a->recipe.lora.path, *own = *lora ? lora : m->path;
+    int64_t step = -1;
+    Json *state = NULL;
+    Path file;
+    bool trained = !path_join(file, own, "trainer_state.json") && file_is(file) &&
+                   !checkpoint_read_state(own, &state) && !json_int(state, "global_step", -1, &step);
+    int n = snprintf(out, cap, "%s%s%s%s", *m->preset ? "random weights of " : "",
+                     *m->preset ? m->preset : m->path, *lora ? " with the adapter " : "", lora);
+    if (trained && step >= 0 && n > 0 && (size_t)n < cap)
+        snprintf(out + n, cap - (size_t)n, " (after step %lld)", (long long)step);
+    json_decref(state);
+}
+
+static void print_json(const EvalResult *r, const char *model)
 {
     Json *rows = json_array();
     for (int i = 0; i < r->rows; i++) json_array_append_new(rows, row_json(&r->row[i]));
-    Json *o = json_pack("{s:o, s:o, s:I, s:I, s:f}", "total", row_json(&r->total), "channels", rows,
-                        "skipped", (json_int_t)r->skipped, "generated", (json_int_t)r->generated,
-                        "seconds", r->seconds);
+    Json *o = json_pack("{s:s, s:o, s:o, s:I, s:I, s:f}", "model", model, "total", row_json(&r->total),
+                        "channels", rows, "skipped", (json_int_t)r->skipped, "generated",
+                        (json_int_t)r->generated, "seconds", r->seconds);
     json_dumpf(o, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(o);
@@ -65,7 +86,8 @@ static Status open_model(Ask *a, EvalConf *e)
         log_warn(e->log, "the recipe trains adapters and none is named: %s is asked without; name a "
                  "checkpoint with --lora", *c->model.path ? c->model.path : c->model.preset);
     TRY(choose_data(a, e));
-    return predict_open(&a->p, c);
+    TRY(predict_open(&a->p, &a->recipe));
+    return picture_limits_fit(&a->recipe, &a->p.source.shape.vision, e->log), OK;
 }
 
 static Status run(void *self, Comm *world)
@@ -84,8 +106,10 @@ static Status run(void *self, Comm *world)
     TRY(predict_load(&a->p, &p));
     e.tokenizer = a->p.source.tokenizer, e.patch = a->p.patch, e.log = &log;
     TRY(evaluate_model(&a->p.e, &e, &r));
-    if (first && a->json) print_json(&r);
-    else if (first)       eval_print(stdout, &r);
+    char model[3 * sizeof(Path)];
+    name_model(model, sizeof model, a);
+    if (first && a->json) print_json(&r, model);
+    else if (first)       printf("model: %s\n", model), eval_print(stdout, &r);
     eval_result_close(&r);
     return OK;
 }
@@ -103,16 +127,41 @@ static Status choose_model(Ask *a)
     return lora_source_resolve(c);
 }
 
-/* Without a recipe pictures are sized as the model's own processor file says. */
+/* A run's folder stands for its recipe and its last checkpoint, a checkpoint in it for that one. */
+static Status find_run(Ask *a, const char *folder)
+{
+    Path last;
+    TRY(path_join(a->file_of_run, folder, "recipe.yaml"));
+    TRY(path_join(last, folder, "last"));
+    if (!file_is(a->file_of_run)) {
+        TRY(path_join(a->file_of_run, folder, "../recipe.yaml"));
+        if (!file_is(a->file_of_run))
+            return fail(E_CONFIG, "eval: %s has no recipe.yaml: it is not the folder of a run; name a model "
+                        "with --model and files with --data", folder);
+    }
+    if (checkpoint_is(last)) folder = last;
+    else if (!checkpoint_is(folder))
+        return fail(E_CONFIG, "eval: the run %s has no checkpoint; name a model with --model", folder);
+    snprintf(a->checkpoint, sizeof a->checkpoint, "%s", folder);
+    if (!a->model) a->model = a->checkpoint;
+    return OK;
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
 static Status read_recipe(Ask *a, const char **plain, int n)
 {
     int  from = n && !strchr(plain[0], '=');
     Path chosen;
-    if (from) TRY(config_open(&a->recipe, plain[0], 0, NULL));
+    bool run = from && is_folder(plain[0]);
+    if (run) TRY(find_run(a, plain[0]));
+    if (from) TRY(config_open(&a->recipe, run ? a->file_of_run : plain[0], 0, NULL));
     else      config_default(&a->recipe);
     TRY(choose_model(a));
-    if (!from && a->model) TRY(predict_read_pixel_bounds(&a->recipe, a->recipe.model.path));
-    if (!from && *a->recipe.lora.path) TRY(predict_read_pixel_bounds(&a->recipe, a->recipe.lora.path));
     snprintf(chosen, sizeof chosen, "%s", a->recipe.model.path);
     for (int i = from; i < n; i++) TRY(config_set(&a->recipe, plain[i]));
     if (a->model && strcmp(a->recipe.model.path, chosen))
@@ -163,13 +212,14 @@ static Status cmd_eval(int argc, char **argv)
 }
 
 static const Usage usage = {
-    .args    = "[recipe.yaml] [section.key=value ...]",
+    .args    = "[recipe.yaml|run] [section.key=value ...]",
     .options = options,
-    .notes   = "Data: the files of --data, else data.eval of the recipe, else the share that eval.split "
-               "holds out. The loss is per supervised token; an answer is right when it equals the "
-               "expected text. An adapter that is named as the model brings the base it was trained on. "
-               "Under mpirun or srun the ranks share the model as parallel.* says, or by a layout that is "
-               "chosen and printed, and replicas share the documents.",
+    .notes   = "The folder of a run stands for its recipe and its last checkpoint. Data: the files of "
+               "--data, else data.eval of the recipe, else the share that eval.split holds out. The loss "
+               "is per supervised token; an answer is right when it equals the expected text. An adapter "
+               "that is named as the model brings the base it was trained on. Under mpirun or srun the "
+               "ranks share the model as parallel.* says, or by a layout that is chosen and printed, and "
+               "replicas share the documents.",
 };
 
 const Command command_eval = {

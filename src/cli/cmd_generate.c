@@ -161,12 +161,9 @@ static Status set_overrides(Ask *a)
     return OK;
 }
 
-/* The command line is of more account than the model's own image sizes. */
 static Status prepare(Ask *a)
 {
     TRY(lora_source_resolve(&a->recipe));
-    TRY(predict_read_pixel_bounds(&a->recipe, a->recipe.model.path));
-    if (*a->recipe.lora.path) TRY(predict_read_pixel_bounds(&a->recipe, a->recipe.lora.path));
     TRY(set_overrides(a));
     TRY(conversation(a));
     TRY(predict_open(&a->model, &a->recipe));

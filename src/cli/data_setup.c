@@ -1,6 +1,7 @@
 /* cli/data_setup.c -- see data.h. */
 #include "cli/data.h"
 
+#include "checkpoint/picture_limits.h"
 #include "cli/options.h"
 #include "engine/batching.h"
 #include <stdlib.h>
@@ -40,7 +41,10 @@ static void without_model(DataSetup *s)
 
 static Status with_model(DataSetup *s)
 {
+    const VisionShape *v = &s->model.shape.vision;
     TRY(model_source_open(&s->model, &s->recipe.model));
+    TRY(picture_limits_read(&s->recipe, s->model.folder, s->recipe.lora.path, v));
+    picture_limits_fit(&s->recipe, v, &s->log);
     s->stream = shape_stream(&s->model.shape);
     s->patch  = batching_patches(&s->recipe, &s->model.shape.vision);
     s->budget = batching_budget(&s->recipe, &s->model.shape);

@@ -45,7 +45,7 @@ Status sample_conf(SampleConf *c, const Config *recipe, const Tokenizer *t, cons
     c->chat.merge         = stream->merge;
     c->picture.min_pixels = recipe->image.min_pixels;
     c->picture.max_pixels = recipe->image.max_pixels;
-    c->frame.min_pixels   = VIDEO_MIN_PIXELS;
+    c->frame.min_pixels   = recipe->video.min_pixels;
     c->frame.max_pixels   = recipe->video.max_pixels;
     c->video =
         (VideoRule){ recipe->video.fps, recipe->video.min_frames, recipe->video.max_frames, patch->frames };

@@ -8,8 +8,6 @@
 #include "data/chat.h"
 #include "data/image.h"
 
-#define VIDEO_MIN_PIXELS 4096             /* of all frames together, as in the files of the reference */
-
 /* video.* of the recipe, and PatchShape.frames. */
 typedef struct VideoRule { double fps; int64_t min_frames, max_frames, group; } VideoRule;
 

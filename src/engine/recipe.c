@@ -63,8 +63,7 @@ bool recipe_has_eval(const Config *c) { return c->data.eval.n > 0 || c->eval.spl
 
 bool recipe_can_decode(const Ranks *r) { return r->layout.cp <= 1; }
 
-/* The loss is shown by source when there are several, or when the only one has a channel name. */
-static bool many_channels(const SourceList *s) { return s->n > 1 || (s->n && *s->item[0].channel); }
+bool recipe_by_source(const SourceList *s) { return s->n > 1 || (s->n && *s->item[0].channel); }
 
 static Status store_of(OptimStore *o, const Config *c, DType dtype)
 {
@@ -172,7 +171,7 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
                        .bias_rate     = s->text.score_bias ? (float)c->moe.bias_update_rate : 0,
                        .ranks         = *ranks,
                        .evaluate      = recipe_has_eval(c),
-                       .per_row_loss  = many_channels(&c->data.train) };
+                       .per_row_loss  = recipe_by_source(&c->data.train) || recipe_by_source(&c->data.eval) };
     TRY(graph_scopes_read(&e->graphs, c->train.cuda_graph.item, c->train.cuda_graph.n));
     TRY(store_of(&e->store, c, dtype));
     e->reserved_sms = reserved_sms(c, e);

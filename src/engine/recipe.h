@@ -15,6 +15,8 @@ MUST Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShap
 MUST Status recipe_print_ranks(FILE *out, const Config *c, const ModelShape *s, const Comm *world,
                                const Mesh *m);
 
+/* The loss is shown by source when there are several, or when the only one has a channel name. */
+bool        recipe_by_source(const SourceList *s);
 bool        recipe_has_eval(const Config *c);
 /* Whether an engine on this layout can decode: not where cp cuts sequences. */
 bool        recipe_can_decode(const Ranks *r);

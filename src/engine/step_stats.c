@@ -3,8 +3,7 @@
 
 bool step_stats_count_experts(const StepStats *w) { return w && w->experts && w->experts->layers; }
 
-/* Whether this rank has losses of rows that no other rank counts. */
-static bool has_row_losses(const Engine *e)
+bool step_stats_has_rows(const Engine *e)
 {
     bool heads = false;
     for (int i = 0; i < e->model.chunks; i++) heads |= e->model.chunk[i].heads;
@@ -15,7 +14,7 @@ void step_stats_add(const StepStats *w, const Engine *e, int slot, Stream *const
 {
     const ResultBlock *b = &e->results.slot[slot];
     if (step_stats_count_experts(w)) expert_counts_add(w->experts, b);
-    if (!w || !w->sources || !w->sources->channels || !has_row_losses(e)) return;
+    if (!w || !w->sources || !w->sources->channels || !step_stats_has_rows(e)) return;
     for (int i = 0; i < n; i++)
         source_loss_add(w->sources, e, micro[i], w->doc[i], step_results_row_loss(&e->results, b, i).data);
 }

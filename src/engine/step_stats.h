@@ -11,6 +11,8 @@ typedef struct StepStats {               /* experts and sources may be NULL */
     const LoaderDoc *const *doc;         /* doc[k]: the documents of micro-batch k */
 } StepStats;
 
+/* Whether this rank has losses of rows that no other rank counts. */
+bool step_stats_has_rows(const Engine *e);
 bool step_stats_count_experts(const StepStats *w);           /* their choices are wanted; w may be NULL */
 /* Adds what a slot of e->results has of a step of n micro-batches; w may be NULL. */
 void step_stats_add(const StepStats *w, const Engine *e, int slot, Stream *const *micro, int n);

@@ -1,6 +1,7 @@
 /* infer/predict.c -- see predict.h. */
 #include "infer/predict.h"
 
+#include "checkpoint/picture_limits.h"
 #include "engine/batching.h"
 #include "infer/layout.h"
 
@@ -13,30 +14,6 @@ static Status load_optional(Json **out, const char *dir, const char *name)
     *out = NULL;
     TRY(path_join(path, dir, name));
     return file_is(path) ? json_load(out, path) : OK;
-}
-
-/* Accepts both forms: min_pixels and max_pixels, or size.shortest_edge and size.longest_edge, which are areas
- * in pixels too. */
-static Status read_bounds(Config *c, const Json *o)
-{
-    const Json *size = json_object_get(o, "size");
-    TRY(json_int(o, "min_pixels", c->image.min_pixels, &c->image.min_pixels));
-    TRY(json_int(o, "max_pixels", c->image.max_pixels, &c->image.max_pixels));
-    if (!json_is_object(size)) return OK;
-    TRY(json_int(size, "shortest_edge", c->image.min_pixels, &c->image.min_pixels));
-    return json_int(size, "longest_edge", c->image.max_pixels, &c->image.max_pixels);
-}
-
-Status predict_read_pixel_bounds(Config *recipe, const char *dir)
-{
-    Json *o;
-    TRY(load_optional(&o, dir, "preprocessor_config.json"));
-    Status st = json_is_object(o) ? read_bounds(recipe, o) : OK;
-    json_decref(o);
-    if (!st && (recipe->image.min_pixels < 1 || recipe->image.max_pixels < recipe->image.min_pixels))
-        st = fail(E_DATA, "min_pixels = %lld and max_pixels = %lld: not a range of image sizes",
-                  (long long)recipe->image.min_pixels, (long long)recipe->image.max_pixels);
-    return st ? wrap(st, "%s/preprocessor_config.json", dir) : OK;
 }
 
 static void add_stop(Predictor *p, int64_t id)
@@ -62,12 +39,14 @@ static Status find_stops(Predictor *p)
     return OK;
 }
 
-Status predict_open(Predictor *p, const Config *recipe)
+Status predict_open(Predictor *p, Config *recipe)
 {
     *p = (Predictor){ .recipe = recipe };
     TRY(model_source_open(&p->source, &recipe->model));
-    p->patch = batching_patches(recipe, &p->source.shape.vision);
-    Status st = find_stops(p);
+    const VisionShape *v = &p->source.shape.vision;
+    Status st = picture_limits_read(recipe, p->source.folder, recipe->lora.path, v);
+    p->patch  = batching_patches(recipe, v);
+    if (!st) st = find_stops(p);
     if (!st && *recipe->lora.path) st = lora_source_open(&p->lora, recipe->lora.path, &p->source.shape);
     if (!st && p->lora.conf.rank) st = lora_source_check_base(&p->lora, p->source.weights);
     if (st) predict_close(p);

@@ -4,8 +4,8 @@
  *   config_default(&recipe);
  *   TRY(lora_source_resolve(&recipe));                an adapter as model.path becomes its base model with
  *                                                     the adapter
- *   TRY(predict_read_pixel_bounds(&recipe, dir));     image sizes of its preprocessor_config.json
- *   TRY(predict_open(&p, &recipe));                   recipe.model names the folder
+ *   TRY(predict_open(&p, &recipe));                   recipe.model names the folder; sizes of pictures that
+ *                                                     the recipe does not set become those of the folder
  *   TRY(predict_load(&p, &conf));                     engine and weights
  *
  * Each rank of a world opens its own. What fails on one rank is to be agreed on after predict_open and after
@@ -37,10 +37,7 @@ typedef struct PredictConf {
     const Log     *log;
 } PredictConf;
 
-/* Sets image.min_pixels and image.max_pixels from dir/preprocessor_config.json, if that exists. */
-MUST Status predict_read_pixel_bounds(Config *recipe, const char *dir);
-
-MUST Status predict_open(Predictor *p, const Config *recipe);              /* recipe outlives p */
+MUST Status predict_open(Predictor *p, Config *recipe);                    /* recipe outlives p */
 MUST Status predict_load(Predictor *p, const PredictConf *conf);           /* collective over the world */
 void        predict_close(Predictor *p);                                   /* may be called twice */
 

@@ -240,7 +240,7 @@ static void draw_rows(Report *r, const ChartRow *row, size_t rows)
 }
 
 /* A curve for each series whose key begins with the prefix; a key has the same colour in both runs. */
-static void draw_prefixed(Report *r, const ChartRow *row, const char *prefix)
+static void draw_prefixed(Report *r, const ChartRow *row, const char *prefix, CurveStyle style)
 {
     const char *seen[CHART_CURVES];
     size_t length = strlen(prefix);
@@ -255,7 +255,7 @@ static void draw_prefixed(Report *r, const ChartRow *row, const char *prefix)
             while (color < n && strcmp(seen[color], key)) color++;
             if (color == CHART_CURVES) continue;              /* further series: see part_rest */
             seen[color] = key, n += color == n;
-            chart_add(&c[i], key + length, take(r->run[i], key), CURVE_SMOOTH, color, false);
+            chart_add(&c[i], key + length, take(r->run[i], key), style, color, false);
         }
     }
     add_charts(r, c, r->n);
@@ -264,7 +264,12 @@ static void draw_prefixed(Report *r, const ChartRow *row, const char *prefix)
 static void draw_sources(Report *r)
 {
     static const ChartRow row = { "Loss by source", NULL, CHART_LOG, true, { { 0 } } };
-    draw_prefixed(r, &row, "loss_by_source/");
+    static const ChartRow held_out = { "Held-out loss by source", NULL, CHART_LOG, true, { { 0 } } };
+    static const ChartRow right = { "Held-out accuracy by source", "%",
+                                    CHART_ZERO | CHART_FULL | CHART_PERCENT, true, { { 0 } } };
+    draw_prefixed(r, &row, "loss_by_source/", CURVE_SMOOTH);
+    draw_prefixed(r, &held_out, "eval/loss_by_source/", CURVE_DOTS);
+    draw_prefixed(r, &right, "eval/accuracy_by_source/", CURVE_DOTS);
 }
 
 /* Of the groups of ranks (comm/mesh.h). */
@@ -274,8 +279,8 @@ static void draw_communication(Report *r)
                                       CHART_ZERO | CHART_PERCENT, true, { { 0 } } };
     static const ChartRow hidden = { "Hidden communication by group", "% of the time in calls",
                                      CHART_ZERO | CHART_FULL | CHART_PERCENT, true, { { 0 } } };
-    draw_prefixed(r, &exposed, "perf/exposed_comm/");
-    draw_prefixed(r, &hidden, "perf/hidden_comm/");
+    draw_prefixed(r, &exposed, "perf/exposed_comm/", CURVE_SMOOTH);
+    draw_prefixed(r, &hidden, "perf/hidden_comm/", CURVE_SMOOTH);
 }
 
 #define DRAW(r, rows) draw_rows(r, rows, sizeof rows / sizeof *rows)

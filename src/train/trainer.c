@@ -4,6 +4,7 @@
 #include "checkpoint/base_model.h"
 #include "engine/batching.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/picture_limits.h"
 #include "engine/fit.h"
 #include "train/recipe_check.h"
 
@@ -42,6 +43,17 @@ static Status check_fit(const Trainer *t, const EngineConf *conf, const Stream *
     return fit_check(&check);
 }
 
+/* Held-out data that eval.split takes from data.train has its sources. */
+static Status open_source_losses(Trainer *t)
+{
+    const struct cfg_data *d = &t->recipe->data;
+    const SourceList *held_out = d->eval.n ? &d->eval : &d->train;
+    if (recipe_by_source(&d->train)) TRY(source_loss_open(&t->source_loss, t->loader, d->train.n));
+    if (!t->eval_loader || !recipe_by_source(held_out)) return OK;
+    return eval_sources_open(&t->eval_sources, t->eval_loader, held_out->n,
+                             t->engine_conf.budget.supervised);
+}
+
 static Status open_engine(Trainer *t)
 {
     const EngineConf *conf = &t->engine_conf;
@@ -53,7 +65,7 @@ static Status open_engine(Trainer *t)
     TRY(engine_open(&t->engine, &t->source.shape, conf, &full));
     TRY(trainable_open(&t->trainable, &t->source.shape, conf->frozen, &conf->lora));
     TRY(zero_grad_open(&t->zero_grad, &t->engine.model, t->recipe->train.max_zero_steps));
-    if (conf->per_row_loss) TRY(source_loss_open(&t->source_loss, t->loader, t->data.sources->n));
+    TRY(open_source_losses(t));
     return expert_counts_open(&t->expert_counts, &t->engine);
 }
 
@@ -251,6 +263,8 @@ static Status open_source(Trainer *t)
                    .least = t->first ? t->conf.least : LOG_ERROR };
     TRY(recipe_check(t->recipe));
     TRY(model_source_open(&t->source, &t->recipe->model));
+    TRY(picture_limits_read(&t->resolved, t->source.folder, t->recipe->lora.path, &t->source.shape.vision));
+    picture_limits_fit(&t->resolved, &t->source.shape.vision, &log);
     TRY(recipe_ranks(&t->ranks, &t->place, t->recipe, &t->source.shape, world, &log));
     t->data_leader = t->place.at[AX_TP] + t->place.at[AX_CP] + t->place.at[AX_PP] == 0;
     return *t->recipe->lora.path ? OK : make_engine_conf(t);
@@ -297,8 +311,9 @@ static Status open_all(Trainer *t, Json **state)
 Status trainer_open(Trainer *t, const TrainerConf *conf)
 {
     Json *state = NULL;
-    *t = (Trainer){ .conf = *conf, .recipe = conf->recipe, .saved = -1, .evaluated = -1, .best = NAN,
-                    .best_step = -1, .first = !conf->world || conf->world->rank == 0 };
+    *t = (Trainer){ .conf = *conf, .resolved = *conf->recipe, .recipe = &t->resolved, .saved = -1,
+                    .evaluated = -1, .best = NAN, .best_step = -1,
+                    .first = !conf->world || conf->world->rank == 0 };
     if (t->conf.started <= 0) t->conf.started = clock_now();
     Status st = open_all(t, &state);
     json_decref(state);
@@ -325,6 +340,7 @@ void trainer_close(Trainer *t)
     loader_close(t->loader), loader_close(t->eval_loader);
     expert_counts_close(&t->expert_counts);
     source_loss_close(&t->source_loss);
+    eval_sources_close(&t->eval_sources);
     zero_grad_close(&t->zero_grad);
     trainable_close(&t->trainable);
     engine_close(&t->engine);

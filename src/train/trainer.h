@@ -21,6 +21,7 @@
 #include "checkpoint/model_source.h"
 #include "train/zero_grad.h"
 #include "train/trainable.h"
+#include "train/trainer_eval.h"
 
 typedef struct Trainer Trainer;
 
@@ -61,7 +62,8 @@ typedef struct Evaluation { double loss, accuracy, seconds; int64_t tokens, supe
 
 struct Trainer {
     TrainerConf   conf;
-    const Config *recipe;
+    Config        resolved;              /* conf.recipe with the model's sizes of pictures */
+    const Config *recipe;                /* &resolved */
     RunFolder     folder;
     Log           log;
     Metrics       metrics;
@@ -83,6 +85,7 @@ struct Trainer {
     TrainableSummary trainable;
     ExpertCounts  expert_counts;
     SourceLoss    source_loss;
+    EvalSources   eval_sources;
     Progress      progress;
     CommTime      comm_time[LEDGER_GROUPS];   /* of this rank since the line before */
     AsyncCheckpointer checkpointer;

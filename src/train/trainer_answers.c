@@ -33,6 +33,7 @@ static Status answer_eval_set(void *self, Trainer *t, double *accuracy)
                       .sample_lines = c->eval.samples, .log = &t->log, .stop = stop_requested };
     TRY(evaluate_model(&t->engine, &conf, &r));
     *accuracy = r.total.asked && !r.stopped ? eval_accuracy(&r.total) : NAN;
+    if (!r.stopped) eval_sources_answers(&t->eval_sources, &r);
     eval_result_close(&r);
     return OK;
 }

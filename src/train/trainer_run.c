@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- failures that all ranks agree on ---- */
@@ -44,6 +45,7 @@ static Status eval_losses(Trainer *t, Evaluation *e)
         engine_upload(&t->engine, s);
         engine_evaluate(&t->engine, 1.0f);
         TRY(engine_read_losses(&t->engine, &got));
+        eval_sources_add(&t->eval_sources, &t->engine, s, in.doc[0]);
         e->loss += got.ce, e->tokens += s->tokens, e->supervised += s->supervised, e->docs += s->docs;
     }
 }
@@ -63,8 +65,9 @@ Status trainer_evaluate(Trainer *t, Evaluation *e)
     double from = clock_now();
     activity_phase("evaluation after step", t->step);
     *e = (Evaluation){ .accuracy = NAN };
+    eval_sources_clear(&t->eval_sources);
     Status st = eval_losses(t, e);
-    if (!st) sum_evaluation(t, e);
+    if (!st) sum_evaluation(t, e), source_loss_sum_ranks(&t->eval_sources.loss, &t->engine);
     if (!st && !e->supervised)
         st = trainer_agree_or_end(t, fail(E_DATA, "no token of the held-out data is supervised"));
     if (!st) e->loss /= (double)e->supervised;
@@ -72,6 +75,22 @@ Status trainer_evaluate(Trainer *t, Evaluation *e)
         st = trainer_agree_or_end(t, t->conf.answers.run(t->conf.answers.self, t, &e->accuracy));
     e->seconds = clock_now() - from;
     return st ? wrap(st, "evaluation") : OK;
+}
+
+static Status put_evaluation(Trainer *t, const Evaluation *e)
+{
+    int    own = isnan(e->accuracy) ? 1 : 2, by = eval_sources_scalars(&t->eval_sources);
+    char (*name)[256] = calloc((size_t)by + 1, sizeof *name);
+    Scalar *s = calloc((size_t)(own + by), sizeof *s);
+    Status st = s && name ? OK : fail(E_FIT, "no memory for the evaluations of sources");
+    if (!st) {
+        s[0] = (Scalar){ "eval/loss", e->loss };
+        if (own == 2) s[1] = (Scalar){ "eval/accuracy", e->accuracy };
+        eval_sources_put(&t->eval_sources, s + own, name);
+        st = progress_put(&t->progress, t->step, s, own + by);
+    }
+    free(s), free(name);
+    return st;
 }
 
 static Status evaluate(Trainer *t)
@@ -84,9 +103,9 @@ static Status evaluate(Trainer *t)
     log_info(&t->log, "eval %lld/%lld  loss %.4f%s  %lld documents, %lld supervised tokens  %.1f s",
              (long long)t->step, (long long)t->steps, e.loss, text, (long long)e.docs,
              (long long)e.supervised, e.seconds);
-    Scalar s[2] = { { "eval/loss", e.loss }, { "eval/accuracy", e.accuracy } };
+    eval_sources_log(&t->eval_sources, &t->log);
     t->step_ended = clock_now();
-    defer_error(t, progress_put(&t->progress, t->step, s, isnan(e.accuracy) ? 1 : 2));
+    defer_error(t, put_evaluation(t, &e));
     return OK;
 }
 
