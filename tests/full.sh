@@ -65,6 +65,11 @@ fill() {                                 # fill KB: leaves KB kilobytes free
 }
 if [ "${FULL_DISK:-}" ] && mount -t tmpfs -o size=4m none "$disk"; then
     cp -r "$tmp/kept" "$disk/run"
+    fill 24
+    check "a disk without space is refused at the start" exits 4 resume "$disk/run"
+    check "with the size of a checkpoint and the key" says "a checkpoint takes .* the disk has" check_space
+    check "leaves earlier checkpoints and nothing else" clean "$disk/run"
+    base+=(checkpoint.check_space=false)         # from here on saves meet the end of the disk
     took=0
     for size in 24 200 800 950 1600; do # too small for the state, for the PEFT files, then enough
         fill $size

@@ -136,8 +136,10 @@ static void bad_steps_are_recovered(void)
 /* A loss above the highest one before it: the device knows those of all steps before. */
 static void spikes_are_found(void)
 {
-    int64_t n = compare("train.spike_factor=1.0001\noptim.learning_rate=0.3\noptim.warmup_steps=0\n"
-                        "train.max_skipped_steps=0\ntrain.max_steps=5", none);
+    int64_t n = compare(
+        "train.spike_history=0\ntrain.spike_factor=1.0001\noptim.learning_rate=0.3\noptim.warmup_steps=0\n"
+        "train.max_skipped_steps=0\ntrain.max_steps=5",
+        none);
     EXPECT(n > 0 && n < 5, "%lld spikes of 5", (long long)n);
 }
 

@@ -339,7 +339,7 @@ static void async_save_is_a_snapshot(void)
     const char *dir = run_dir("beside");
     Run one = { .world = 1 };
     part_open(&a, &shape, NULL, &one.l, 0, 1, BF16, WHOLE_STATE);
-    EXPECT_OK(checkpoint_async_open(&v, &a.m, &be, true));
+    EXPECT_OK(checkpoint_async_open(&v, &a.m, &be, true, false));
     for (int64_t step = 1; step <= 4; step++) {
         fill(&a, (uint64_t)step);
         Snapshot s = snapshot(&a, dir, step, &one);
@@ -373,7 +373,7 @@ static void failed_save_is_reported_once(void)
     Run one = { .world = 1 };
     part_open(&a, &shape, NULL, &one.l, 0, 1, BF16, WHOLE_STATE);
     fill(&a, 1);
-    EXPECT_OK(checkpoint_async_open(&v, &a.m, &be, true));
+    EXPECT_OK(checkpoint_async_open(&v, &a.m, &be, true, false));
     Snapshot s = snapshot(&a, dir, 1, &one);
     EXPECT_OK(path_join(path, dir, "last"));
     EXPECT_OK(folder_make(path));                            /* a folder in place of the link */
@@ -441,7 +441,7 @@ static void save_on_rank(Peer *p)
     part_open(r, &shape, NULL, &(MeshLayout){ .tp = 2, .ep = 4 }, p->rank, p->size, BF16, SLICED_STATE);
     r->mesh.comm[GR_world] = p->world;
     for (int async = 1; async >= 0; async--) {
-        EXPECT_OK(checkpoint_async_open(&v, &r->m, &p->be, async));
+        EXPECT_OK(checkpoint_async_open(&v, &r->m, &p->be, async, false));
         for (int64_t step = 1; step <= 3; step++) {
             Snapshot s = snapshot(r, shared_dir, 10 * async + step, &(Run){ 0 });
             s.be = &p->be, s.keep = 2;
@@ -475,7 +475,7 @@ static void fail_on_rank_0(Peer *p)
     r->mesh.comm[GR_world] = p->world;
     EXPECT_OK(model_init(&r->m, &p->be, 5));
     for (int async = 1; async >= 0; async--) {
-        EXPECT_OK(checkpoint_async_open(&v, &r->m, &p->be, async));
+        EXPECT_OK(checkpoint_async_open(&v, &r->m, &p->be, async, false));
         Snapshot s = snapshot(r, shared_dir, 1, &(Run){ 0 });
         s.be = &p->be;
         Status st = checkpoint_async_begin(&v, &s);

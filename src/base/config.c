@@ -94,11 +94,12 @@ static bool is_set(const Config *cfg, const ConfigRow *row)
     return cfg->set_bits[i / 64] >> i % 64 & 1;
 }
 
-static void mark_set(Config *cfg, const ConfigRow *row)
+static void mark_set(Config *cfg, const ConfigRow *row, bool set)
 {
     ptrdiff_t i = row - config_rows().row;
+    uint64_t  bit = 1ull << i % 64;
     REQUIRE((size_t)i < 8 * sizeof cfg->set_bits, "row %d of %d", (int)i, config_rows().n);
-    cfg->set_bits[i / 64] |= 1ull << i % 64;
+    cfg->set_bits[i / 64] = set ? cfg->set_bits[i / 64] | bit : cfg->set_bits[i / 64] & ~bit;
 }
 
 const char *config_is_set(const Config *cfg, const char *section, const char *key)
@@ -127,7 +128,7 @@ static Status read_key(const Reader *r, const ConfigRow *row, const YamlNode *n)
 {
     char name[ROW_NAME];
     bool *flag = auto_flag(r->cfg, row->section);
-    mark_set(r->cfg, row);
+    mark_set(r->cfg, row, !yaml_is_null(n));
     if (flag) *flag = false;
     if (row->kind == K_SOURCES) return read_sources(r, row, n);
     snprintf(name, sizeof name, "%s.%s", row->section, row->key);
@@ -294,6 +295,13 @@ Status config_set(Config *cfg, const char *override)
     return set_target(&r, &t);
 }
 
+void config_settle(Config *cfg)
+{
+    bool adapters = cfg->lora.rank > 0 || *cfg->lora.path;
+    if (config_is_set(cfg, "optim", "learning_rate")) return;
+    cfg->optim.learning_rate = adapters ? CONFIG_LORA_LR : CONFIG_LR;
+}
+
 Status config_open(Config *cfg, const char *path, int n, char *const *overrides)
 {
     Yaml y = { 0 };
@@ -302,6 +310,7 @@ Status config_open(Config *cfg, const char *path, int n, char *const *overrides)
     if (!st) st = read_recipe(cfg, path, y.root);
     yaml_close(&y);
     for (int i = 0; !st && i < n; i++) st = config_set(cfg, overrides[i]);
+    config_settle(cfg);
     if (st) config_close(cfg);
     return st;
 }

@@ -29,6 +29,9 @@
 extern "C" {
 #endif
 
+#define CONFIG_LR 1e-5      /* optim.learning_rate where all weights train */
+#define CONFIG_LORA_LR 1e-4 /* and where adapters do */
+
 typedef struct WordList   { const char *const *item;  int n; } WordList;
 typedef struct SourceList { const struct Source *item; int n; } SourceList;
 
@@ -76,8 +79,12 @@ void        config_default(Config *cfg);
 MUST Status config_parse(Config *cfg, const char *text, size_t len, const char *name);
 MUST Status config_set(Config *cfg, const char *override);
 
-/* The key, if the recipe or an override has set it, even to its default; with key NULL the first key of the
- * section that was set. NULL: none was. */
+/* Gives keys that are not set the defaults that depend on other keys: learning_rate with adapters. Opening
+ * does it; again after further overrides. */
+void config_settle(Config *cfg);
+
+/* The key, if the recipe or an override has set it, even to its default, but not to null; with key NULL the
+ * first key of the section that was set. NULL: none was. */
 const char *config_is_set(const Config *cfg, const char *section, const char *key);
 
 /* Whether the planner may choose the keys of the section parallel or memory (plan/auto.h): the recipe sets

@@ -94,6 +94,7 @@ Status config_open_words(Config *cfg, int n, char *const *word)
     TRY(config_open(cfg, named ? word[w.at++] : NULL, 0, NULL));
     Status st = OK;
     while (!st && w.at < n) st = is_dashed(word[w.at]) ? set_dashed(&w) : config_set(cfg, word[w.at++]);
+    config_settle(cfg);
     if (st) config_close(cfg);
     return st;
 }

@@ -178,6 +178,16 @@ static int open_new(const char *path)
     return open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 }
 
+Status file_append(FILE **out, const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd < 0 && errno == ELOOP)
+        return fail(E_IO, "%s is a symbolic link, through which nothing is written; remove it", path);
+    if (fd < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
+    *out = fdopen(fd, "a");
+    return *out ? OK : (close(fd), fail(E_FIT, "%s: no memory", path));
+}
+
 Status file_read(const char *path, size_t most, char **text, size_t *len)
 {
     FILE *f = fopen(path, "rb");
@@ -192,11 +202,32 @@ Status file_read(const char *path, size_t most, char **text, size_t *len)
     return st;
 }
 
-Status file_write(const char *path, const void *bytes, size_t n)
+Status file_redirect(FILE *f, const char *path)
 {
-    int fd = open_new(path);
+    FILE *other = NULL;
+    TRY(file_append(&other, path));
+    Status st =
+        dup3(fileno(other), fileno(f), O_CLOEXEC) < 0 ? fail(E_IO, "%s: %s", path, strerror(errno)) : OK;
+    fclose(other);
+    return st;
+}
+
+static Status write_synced(int fd, const char *path, const void *bytes, size_t n)
+{
     if (fd < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
     return finish(fd, path, write_all(fd, path, bytes, n));
+}
+
+Status file_write(const char *path, const void *bytes, size_t n)
+{
+    return write_synced(open_new(path), path, bytes, n);
+}
+
+/* A file or a link of that name, which an interrupted write or someone else left, is removed first. */
+static Status write_fresh(const char *path, const void *bytes, size_t n)
+{
+    unlink(path);
+    return write_synced(open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), path, bytes, n);
 }
 
 Status file_write_atomic(const char *folder, const char *name, const void *bytes, size_t n)
@@ -206,7 +237,7 @@ Status file_write_atomic(const char *folder, const char *name, const void *bytes
     snprintf(hidden, sizeof hidden, ".%s.tmp", name);
     TRY(path_join(path, folder, name));
     TRY(path_join(tmp, folder, hidden));
-    TRY(file_write(tmp, bytes, n));
+    TRY(write_fresh(tmp, bytes, n));
     if (rename(tmp, path)) return fail(E_IO, "%s: %s", path, strerror(errno));
     folder_sync(folder);
     return OK;

@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <sys/types.h>
 
 #ifdef __cplusplus
@@ -35,6 +36,11 @@ MUST Status file_write(const char *path, const void *bytes, size_t n);      /* n
 MUST Status file_write_atomic(const char *folder, const char *name, const void *bytes, size_t n);
 /* The bytes under their name by way of path.part: whole or not there. Not synced. */
 MUST Status file_replace(const char *path, const void *bytes, size_t n);
+/* Opens a file to write at its end, and creates it. A symbolic link of that name is refused: files of a run
+ * folder are never written through one. */
+MUST Status file_append(FILE **out, const char *path);
+/* Lets an open file go on in another one, at its end. Other threads may be writing to it. */
+MUST Status file_redirect(FILE *f, const char *path);
 MUST Status file_copy(const char *from, const char *to);                    /* new or replaced, synced */
 MUST Status file_sync(const char *path);
 /* The same of a pipe or device as well; of more than `most` bytes the first most + 1. */

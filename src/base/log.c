@@ -3,6 +3,7 @@
 
 #include "base/activity.h"
 #include "base/clock.h"
+#include "base/folder.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -20,8 +21,7 @@ Status log_open(Log *log, const char *path, int rank, int world, LogLevel least)
 {
     *log = (Log){ .rank = rank, .world = world, .least = least, .live = !rank && isatty(STDERR_FILENO) };
     if (!path) return OK;
-    log->file = fopen(path, "ae");
-    return log->file ? OK : fail(E_IO, "%s: %s", path, strerror(errno));
+    return file_append(&log->file, path);
 }
 
 void log_close(Log *log)
@@ -96,8 +96,7 @@ Status metrics_open(Metrics *m, const char *path, const char *label)
 {
     *m = (Metrics){ .path = path, .label = label };
     if (!path) return OK;
-    m->file = fopen(path, "ae");
-    return m->file ? OK : fail(E_IO, "%s: %s", path, strerror(errno));
+    return file_append(&m->file, path);
 }
 
 void metrics_close(Metrics *m)

@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,4 +125,13 @@ bool str_whole(const char *text, int64_t *out)
     if (!str_number(text, &d) || d != floor(d) || fabs(d) > 9007199254740992.0) return false;
     *out = (int64_t)d;
     return true;
+}
+
+const char *str_bytes(char out[STR_BYTES], double bytes)
+{
+    static const char *const unit[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+    int                      i      = 0;
+    for (; bytes >= 1024 && i < 4; i++) bytes /= 1024;
+    snprintf(out, STR_BYTES, i ? "%.1f %s" : "%.0f %s", bytes, unit[i]);
+    return out;
 }

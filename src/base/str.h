@@ -31,6 +31,9 @@ bool str_is_utf8(const char *s);
 bool str_number(const char *text, double *out);
 bool str_whole(const char *text, int64_t *out);     /* also 1e6 and 2.0: what counts is the value */
 
+enum { STR_BYTES = 32 };
+const char *str_bytes(char out[STR_BYTES], double bytes); /* "1.4 MiB" */
+
 #ifdef __cplusplus
 }
 #endif

@@ -34,13 +34,26 @@ static Status hash_files(XXH3_state_t *x, const char *folder)
     return OK;
 }
 
+/* The manifest has the hashes of all files. */
+static Status hash_checkpoint(XXH3_state_t *x, const char *folder)
+{
+    char  *text;
+    size_t n;
+    Path   path;
+    TRY(path_join(path, folder, "MANIFEST.json"));
+    TRY(file_load(&text, &n, path, 1 << 28));
+    XXH3_128bits_update(x, text, n);
+    free(text);
+    return OK;
+}
+
 static Status hash_model(char out[33], const ModelSource *s, uint64_t seed)
 {
     XXH3_state_t *x = XXH3_createState();
     char *config = json_dumps(s->hf, JSON_COMPACT | JSON_SORT_KEYS);
     Status st = x && config ? OK : fail(E_FIT, "no memory to hash the base model");
     if (!st) XXH3_128bits_reset(x), XXH3_128bits_update(x, config, strlen(config));
-    if (!st && s->weights) st = hash_files(x, s->weights);
+    if (!st && s->weights) st = s->is_checkpoint ? hash_checkpoint(x, s->weights) : hash_files(x, s->weights);
     else if (!st) XXH3_128bits_update(x, &seed, sizeof seed);
     XXH128_hash_t h = st ? (XXH128_hash_t){ 0 } : XXH3_128bits_digest(x);
     snprintf(out, 33, "%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);

@@ -64,6 +64,15 @@ static int64_t link_step(const char *dir, const char *link)
     return step_of(target);
 }
 
+void checkpoint_rewind_best(const char *dir, int64_t step, int64_t best)
+{
+    Path path, link;
+    char name[64];
+    folder_name(name, best, "");
+    if (link_step(dir, "best") <= step || path_join(path, dir, name) || path_join(link, dir, "best")) return;
+    if (best < 0 || !file_is(path) || set_link(dir, "best", name)) unlink(link);
+}
+
 static int is_checkpoint(const struct dirent *e) { return step_of(e->d_name) >= 0; }
 
 static int newest_first(const struct dirent **a, const struct dirent **b)

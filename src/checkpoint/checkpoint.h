@@ -1,7 +1,8 @@
 /* checkpoint/checkpoint.h -- a training run's state on disk: either complete or absent.
  *
- *   DIR/checkpoint-N/    state/ (safetensors: master weights, moments), trainer_state.json,
- *                        on request the model in HF form, MANIFEST.json (sizes and hashes; written last);
+ *   DIR/checkpoint-N/    state/ (safetensors: master weights, moments; config.json and tokenizer files),
+ *                        trainer_state.json, on request the model in HF form, MANIFEST.json (sizes and
+ *                        hashes; written last); with checkpoint.save_only_model no state/;
  *                        a run with adapters has state/adapter.json (below) and PEFT files as its HF form
  *   DIR/last, DIR/best   links to the newest checkpoint and to the one with the best evaluation
  *
@@ -43,6 +44,8 @@ typedef struct Snapshot {
     const Json   *config;                /* of the model, saved as state/config.json; NULL: not saved */
     const Json   *base;                  /* with adapters: their base model; read on rank 0 only */
     const HfExport *hf;                  /* NULL: no HF form */
+    const HfExport *files;               /* tokenizer files for state/ without an HF form; NULL: none */
+    bool            only_model;          /* the HF form without state/, from which no run resumes */
     bool          best;                  /* move the link `best` too */
     int64_t       keep;                  /* newest checkpoints that stay, besides `best`; 0: all */
     /* Seconds that another rank's files may not grow; 0: ten minutes. Less than what the watchdog gives a
@@ -53,6 +56,9 @@ typedef struct Snapshot {
 /* Synchronous: every rank returns once the checkpoint is complete, or with the error of whichever rank
  * failed. */
 MUST Status checkpoint_save(const Snapshot *s);
+
+/* After a run was resumed from `step`: a `best` of a later step becomes that of step `best`; -1: none. */
+void checkpoint_rewind_best(const char *dir, int64_t step, int64_t best);
 
 /* Removes what a killed process left in the run's folder. */
 void        checkpoint_remove_tmp(const char *dir);
@@ -74,6 +80,8 @@ MUST Status checkpoint_check_resume(const char *path, const ModelShape *s, const
                                     const LoraConf *lora, const Json *base);
 /* Loads weights and moments, bit for bit, into this rank's part of the model. No communication. */
 MUST Status checkpoint_load(const char *path, Model *m, Backend *be);
+/* Loads the weights alone of a run without adapters, for inference or as the start of another run. */
+MUST Status checkpoint_load_weights(const char *path, Model *m, Backend *be);
 /* Writes the model of a checkpoint of any layout in HF form into folder dir. m: whole, not bound. be: the
  * CPU. */
 MUST Status checkpoint_assemble(const char *path, Model *m, Backend *be, const char *dir, DType dtype,

@@ -31,7 +31,7 @@ static void pin_copy(const AsyncCheckpointer *v, bool on)
     activity_slow_end();
 }
 
-Status checkpoint_async_open(AsyncCheckpointer *v, const Model *m, Backend *be, bool async)
+Status checkpoint_async_open(AsyncCheckpointer *v, const Model *m, Backend *be, bool async, bool only_model)
 {
     LocalShards l;
     double free_bytes, all_bytes;
@@ -39,7 +39,7 @@ Status checkpoint_async_open(AsyncCheckpointer *v, const Model *m, Backend *be, 
     if (!async) return OK;
     pthread_mutex_init(&v->lock, NULL);
     cond_open(&v->ended);
-    TRY(shards_list_local(&l, m));
+    TRY(shards_list_local(&l, m, only_model));
     v->bytes = l.bytes;
     shards_free_local(&l);
     backend_memory("cpu", &free_bytes, &all_bytes);

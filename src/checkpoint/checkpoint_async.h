@@ -39,7 +39,8 @@ typedef struct AsyncCheckpointer {
     double    seconds;                   /* that the last save took to write */
 } AsyncCheckpointer;
 
-MUST Status checkpoint_async_open(AsyncCheckpointer *v, const Model *m, Backend *be, bool async);
+MUST Status checkpoint_async_open(AsyncCheckpointer *v, const Model *m, Backend *be, bool async,
+                                  bool only_model);
 /* Finishes the save of a single rank; abandons one of several ranks, which may not be able to complete. Call
  * checkpoint_async_wait first unless the run has failed. May be called twice. */
 void        checkpoint_async_close(AsyncCheckpointer *v);

@@ -2,6 +2,8 @@
  * tensor at a time, without opening a model. */
 #include "checkpoint/checkpoint_private.h"
 
+#include "model/weights.h"
+
 #include <stdlib.h>
 
 #define FILE_BYTES ((int64_t)4 << 30)    /* size at which a new safetensors file begins */
@@ -105,6 +107,14 @@ static Status copy_if_present(const char *from, const char *to, const char *name
     return file_is(a) ? file_copy(a, b) : OK;
 }
 
+static Status copy_companions(const char *from, const char *to)
+{
+    Path a, b;
+    TRY(path_join(a, from, "state"));
+    TRY(path_join(b, to, "state"));
+    return weights_copy_companions(a, b);
+}
+
 Status checkpoint_consolidate(const char *from, const char *to)
 {
     Shards s;
@@ -115,6 +125,7 @@ Status checkpoint_consolidate(const char *from, const char *to)
     shards_close(&s);
     if (!st) st = copy_if_present(from, to, "state/config.json");
     if (!st) st = copy_if_present(from, to, "state/adapter.json");
+    if (!st) st = copy_companions(from, to);
     if (!st) st = copy_if_present(from, to, "trainer_state.json");
     if (!st) st = checkpoint_read_state(from, &state);
     if (!st) st = json_int(state, "global_step", 0, &step);

@@ -69,10 +69,22 @@ static Status save_adapters(const char *folder, const SaveJob *j)
     return st;
 }
 
+static Status add_companions(const char *folder, const SaveJob *j)
+{
+    TRY(weights_copy_companions(j->companions, folder));
+    return j->shape.vision.depth && j->max_pixels ? save_processor(folder, j, &j->shape.vision) : OK;
+}
+
+Status checkpoint_add_files(const char *folder, const SaveJob *j)
+{
+    Path state;
+    TRY(path_join(state, folder, "state"));
+    return add_companions(state, j);
+}
+
 Status checkpoint_export(const char *folder, const SaveJob *j)
 {
     TRY(j->lora ? save_adapters(folder, j) : save_weights(folder, j));
-    TRY(weights_copy_companions(j->companions, folder));
-    if (j->shape.vision.depth && j->max_pixels) TRY(save_processor(folder, j, &j->shape.vision));
+    TRY(add_companions(folder, j));
     return j->lora ? OK : weights_write_config(j->hf_config, folder, j->dtype);
 }

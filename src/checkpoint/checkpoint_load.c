@@ -2,6 +2,7 @@
  * shards.h. A rank reads only the elements it holds, but checks the names and shapes of the whole model. */
 #include "checkpoint/checkpoint_private.h"
 
+#include "model/fp8_stage.h"
 #include "model/peft.h"
 #include "checkpoint/base_model.h"
 
@@ -203,6 +204,24 @@ static Status read_weights(const Shards *s, Backend *be, const Param *p)
     TRY(check_weight_shapes(s, p));
     TRY(read_view(s, be, p, prefix, param_load_view(p)));
     return read_view(s, be, p, prefix, param_weight_view(p));
+}
+
+/* Adapters are not in the checkpoint. */
+Status checkpoint_load_weights(const char *path, Model *m, Backend *be)
+{
+    Shards s  = { 0 };
+    Status st = shards_open(&s, path);
+    for (int i = 0; i < m->params.n && !st; i++) {
+        if (fp8_stage_takes(m->params.p[i]))
+            st = fail(E_CONFIG,
+                      "a model kept in 8 bits alone is read in HF form; convert it first: treb convert "
+                      "%s FOLDER",
+                      path);
+        else if (!m->params.p[i]->adapter_of) st = read_weights(&s, be, m->params.p[i]);
+    }
+    if (!st) st = backend_sync(be);
+    shards_close(&s);
+    return st ? wrap(st, "%s", path) : OK;
 }
 
 static bool is_adapter(const Model *m, const Param *p) { return p->adapter_of || lora_trains_in_full(m, p); }

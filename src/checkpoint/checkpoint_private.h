@@ -26,7 +26,7 @@ typedef struct SaveJob {
     bool       frozen[GROUP_N];
     const LoraConf *lora;                /* of the run, which outlives the job; NULL: none */
     DType      dtype;                    /* of the model in HF form */
-    bool       hf;
+    bool            hf, files, only_model;    /* see Snapshot */
     Json      *hf_config;
     char      *companions;
     int64_t    min_pixels, max_pixels;
@@ -51,6 +51,8 @@ MUST Status checkpoint_commit(const char *dir, int64_t step, bool best, int64_t 
 MUST Status checkpoint_manifest_write(const char *folder, int64_t step);
 /* checkpoint_export.c: the model in HF form, or its adapters as PEFT files, from folder/state into folder. */
 MUST Status checkpoint_export(const char *folder, const SaveJob *j);
+/* Tokenizer files and picture sizes into folder/state: with them any checkpoint can be evaluated. */
+MUST Status checkpoint_add_files(const char *folder, const SaveJob *j);
 /* checkpoint_lora.c: text of state/adapter.json, for free(). */
 MUST Status checkpoint_lora_dump(char **out, const Model *part, const Json *base);
 

@@ -23,7 +23,7 @@ static char *dump_json(const Json *o)
 static Status copy_export(SaveJob *j, const HfExport *x)
 {
     if (!x) return OK;
-    j->hf = true, j->min_pixels = x->min_pixels, j->max_pixels = x->max_pixels;
+    j->min_pixels = x->min_pixels, j->max_pixels = x->max_pixels;
     j->hf_config = json_deep_copy(x->config);
     j->companions = strdup(x->companions);
     return j->hf_config && j->companions ? OK : fail(E_FIT, "no memory for the files of a checkpoint");
@@ -34,13 +34,14 @@ static Status copy_lora(SaveJob *j, const Snapshot *s)
     const char *base = json_string_value(json_object_get(s->base, "path"));
     TRY(checkpoint_lora_dump(&j->adapter, s->model, s->base));
     if (!(j->base = strdup(base ? base : ""))) return fail(E_FIT, "no memory for the files of a checkpoint");
-    return copy_export(j, s->hf);
+    return copy_export(j, s->hf ? s->hf : s->files);
 }
 
 static Status fill_job(SaveJob *j, const Snapshot *s)
 {
     const Model *m = s->model;
     j->step = s->step, j->keep = s->keep, j->best = s->best;
+    j->hf = s->hf, j->files = s->files, j->only_model = s->only_model && s->hf;
     j->rank = s->mesh ? s->mesh->rank : 0, j->ranks = s->mesh ? s->mesh->world : 1;
     j->world = s->mesh && j->ranks > 1 ? s->mesh->comm[GR_world] : NULL;
     j->patience = s->patience > 0 ? s->patience : DEFAULT_PATIENCE;
@@ -49,11 +50,11 @@ static Status fill_job(SaveJob *j, const Snapshot *s)
     memcpy(j->frozen, m->frozen, sizeof j->frozen);
     if (snprintf(j->dir, sizeof j->dir, "%s", s->dir) >= (int)sizeof j->dir)
         return fail(E_IO, "%.200s: the path is too long", s->dir);
-    TRY(shards_list_local(&j->list, m));
+    TRY(shards_list_local(&j->list, m, j->only_model));
     if (j->rank) return OK;
     if (!(j->state = dump_json(s->state)) || (s->config && !(j->config = dump_json(s->config))))
         return fail(E_FIT, "no memory for trainer_state.json");
-    return m->lora ? copy_lora(j, s) : copy_export(j, s->hf);
+    return m->lora ? copy_lora(j, s) : copy_export(j, s->hf ? s->hf : s->files);
 }
 
 Status checkpoint_save_open(SaveJob *j, const Snapshot *s)
@@ -165,6 +166,14 @@ static Status write_text(const char *folder, const char *name, const char *text)
     return file_write(path, text, strlen(text));
 }
 
+/* The HF form was assembled from it. */
+static Status remove_state(const char *tmp)
+{
+    Path state;
+    TRY(path_join(state, tmp, "state"));
+    return folder_remove(state) ? OK : fail(E_IO, "%s: cannot be removed", state);
+}
+
 Status checkpoint_save_finish(const SaveJob *j)
 {
     Path tmp;
@@ -177,6 +186,8 @@ Status checkpoint_save_finish(const SaveJob *j)
     if (j->config) TRY(write_text(tmp, "state/config.json", j->config));
     if (j->adapter) TRY(write_text(tmp, "state/adapter.json", j->adapter));
     if (j->hf) TRY(checkpoint_export(tmp, j));
+    else if (j->files) TRY(checkpoint_add_files(tmp, j));
+    if (j->only_model) TRY(remove_state(tmp));
     TRY(write_text(tmp, "trainer_state.json", j->state));
     TRY(checkpoint_manifest_write(tmp, j->step));
     return checkpoint_commit(j->dir, j->step, j->best, j->keep);

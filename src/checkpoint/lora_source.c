@@ -67,9 +67,10 @@ static Status check_peft_base(const LoraSource *l, const char *base)
     return r;
 }
 
-Status lora_source_check_base(const LoraSource *l, const char *base)
+Status lora_source_check_base(const LoraSource *l, const ModelSource *base)
 {
-    if (!l->is_checkpoint) TRY_CTX(check_peft_base(l, base), "%s", l->path);
+    const char *files = base->is_checkpoint ? NULL : base->weights;
+    if (!l->is_checkpoint) TRY_CTX(check_peft_base(l, files), "%s", l->path);
     return OK;
 }
 
@@ -200,7 +201,7 @@ Status lora_source_resolve(Config *c)
     TRY(lora_source_base(base, path));
     set_key(c, &c->lora.path, path);
     if (!*base && checkpoint_has_lora(path)) return resolve_preset(c, path);
-    if (!*base || !folder_has(base, "config.json"))
+    if (!*base || (!folder_has(base, "config.json") && !checkpoint_is(base)))
         return fail(E_CONFIG,
                     "%s is an adapter of %s, which is not a model folder here; set model.path to its base "
                     "model and lora.path to the adapter",

@@ -28,9 +28,8 @@ typedef struct LoraSource {
 MUST Status lora_source_open(LoraSource *l, const char *path, const ModelShape *s);
 void        lora_source_close(LoraSource *l);                 /* may be called twice, and on a zeroed one */
 bool        lora_source_is(const char *path);                 /* whether path has an adapter's files */
-/* base: folder of the base's weights; NULL: they are random. E_DATA: the adapter was
- * made for another base. */
-MUST Status lora_source_check_base(const LoraSource *l, const char *base);
+/* E_DATA: the adapter was made for another base. */
+MUST Status lora_source_check_base(const LoraSource *l, const ModelSource *base);
 MUST Status lora_source_load(LoraSource *l, Model *m, Backend *be);
 
 /* Warns if a checkpoint was trained on other weights than these; PEFT files do not record that. */

@@ -37,6 +37,45 @@ static Status open_preset_folder(ModelSource *s, const char *path)
     return json_load(&s->hf, path);
 }
 
+/* The model of the run that a checkpoint is in: RUN/recipe.yaml. */
+static Status run_model_folder(Path out, const char *path)
+{
+    Path   recipe;
+    Config c;
+    TRY(path_join(recipe, path, "../recipe.yaml"));
+    TRY(config_open(&c, recipe, 0, NULL));
+    const char *found = *c.model.path ? c.model.path : c.model.preset;
+    int         n     = snprintf(out, sizeof(Path), "%s", found);
+    config_close(&c);
+    return n < (int)sizeof(Path) ? OK : fail(E_CONFIG, "%s: the path of its model is too long", recipe);
+}
+
+Status model_source_files(Path out, const char *path)
+{
+    if (!checkpoint_is(path) || folder_has(path, "tokenizer.json"))
+        return snprintf(out, sizeof(Path), "%s", path) < (int)sizeof(Path)
+                   ? OK
+                   : fail(E_IO, "%.200s: the path is too long", path);
+    TRY(path_join(out, path, "state"));
+    if (folder_has(out, "tokenizer.json")) return OK;
+    Status st = run_model_folder(out, path);
+    if (!st && folder_has(out, "tokenizer.json")) return OK;
+    return fail(E_DATA,
+                "%s has no tokenizer.json, and its run does not lead to one; write a model with treb "
+                "convert %s FOLDER --config MODEL",
+                path, path);
+}
+
+/* A checkpoint has its config.json in state/. */
+static Status open_checkpoint(ModelSource *s, const char *path)
+{
+    Path state;
+    TRY(path_join(state, path, "state"));
+    TRY(model_source_files(s->folder, path));
+    s->weights = path, s->is_checkpoint = true;
+    return read_config(&s->hf, state);
+}
+
 static Status find_folder(ModelSource *s, const char *path)
 {
     Path found;
@@ -50,6 +89,7 @@ static Status find_folder(ModelSource *s, const char *path)
         return fail(E_CONFIG, "model.path = %s is an adapter, not a model; set lora.path to it, and "
                     "model.path to its base model", path);
     TRY_CTX(checkpoint_refuse_run_folder(path), "model.path");
+    if (checkpoint_is(path) && !weights_exist(path)) return open_checkpoint(s, path);
     s->weights = path;
     TRY(set_folder(s, path));
     return read_config(&s->hf, path);
@@ -127,6 +167,10 @@ Status model_source_load(const ModelSource *s, Model *m, Backend *be, uint64_t s
 {
     SafeTensors st;
     if (!s->weights) return model_init(m, be, seed);
+    if (s->is_checkpoint) {
+        TRY(checkpoint_load_weights(s->weights, m, be));
+        return lora_init(m, be, seed);
+    }
     TRY(st_open(&st, s->weights));
     Status r = weights_load(m, be, &st, log);
     st_close(&st);

@@ -11,14 +11,16 @@ enum { SLICE_TOKENS = 16 };
 static const char *const picture_file = "preprocessor_config.json";
 static const char *const video_file   = "video_preprocessor_config.json";
 
-/* *out is NULL where neither folder has the file. */
+/* *out is NULL where no folder has the file. A checkpoint has it in its state/. */
 static Status load_first(Json **out, Path path, const char *name, const char *adapter, const char *folder)
 {
     *out = NULL;
-    for (int i = 0; i < 2; i++) {
-        const char *dir = i ? folder : adapter;
-        if (!*dir) continue;
-        TRY(path_join(path, dir, name));
+    Path state;
+    TRY(path_join(state, adapter, "state"));
+    const char *const dirs[] = { adapter, state, folder };
+    for (int i = 0; i < 3; i++) {
+        if (!*dirs[i] || (i < 2 && !*adapter)) continue;
+        TRY(path_join(path, dirs[i], name));
         if (file_is(path)) return json_load(out, path);
     }
     return OK;

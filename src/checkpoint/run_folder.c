@@ -3,12 +3,14 @@
 
 #include "checkpoint/checkpoint.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Whether dir is the parent folder of path. */
@@ -22,11 +24,56 @@ static bool is_inside(const char *path, const char *dir)
     return same;
 }
 
+/* ---- folders of runs that never began ---- */
+
+/* What a run writes before its first step. plan.json comes after that step. */
+static bool is_start_file(const char *name)
+{
+    static const char *const names[] = {
+        "recipe.yaml",   "train.log",          "env.json", "metrics.jsonl", "hang", ".recipe.yaml.tmp",
+        ".env.json.tmp", ".metrics.jsonl.tmp", NULL
+    };
+    static const char *const begins[] = { "quarantine.jsonl", "quarantine-", "events.out.tfevents.", NULL };
+    for (int i = 0; names[i]; i++)
+        if (!strcmp(name, names[i])) return true;
+    for (int i = 0; begins[i]; i++)
+        if (!strncmp(name, begins[i], strlen(begins[i]))) return true;
+    return false;
+}
+
+/* Calls on_entry for every entry of a folder until it returns false, and returns what it returned last. */
+static bool each_entry(const char *dir, bool (*on_entry)(const char *dir, const char *name))
+{
+    DIR *d  = opendir(dir);
+    bool on = true;
+    for (struct dirent *e; d && on && (e = readdir(d));)
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) on = on_entry(dir, e->d_name);
+    if (d) closedir(d);
+    return on;
+}
+
+static bool is_start_entry(const char *dir, const char *name) { return is_start_file(name); }
+
+static bool remove_entry(const char *dir, const char *name)
+{
+    Path path;
+    if (is_start_file(name) && !path_join(path, dir, name)) folder_remove(path);
+    return true;
+}
+
+/* A run that ended before its first step leaves a folder that counts as empty. */
+static bool never_began(const char *dir)
+{
+    return folder_has(dir, "recipe.yaml") && folder_has(dir, "train.log") && each_entry(dir, is_start_entry);
+}
+
 static Status refuse_nonempty(const char *dir, const char *resume)
 {
     bool empty;
     TRY(folder_is_empty(dir, &empty));
-    if (empty || !strcmp(resume, "auto") || (strcmp(resume, "none") && is_inside(resume, dir))) return OK;
+    if (empty || never_began(dir) || !strcmp(resume, "auto") ||
+        (strcmp(resume, "none") && is_inside(resume, dir)))
+        return OK;
     return fail(E_CONFIG,
                 "%s: the folder is not empty; set checkpoint.resume_from_checkpoint=auto to resume the run "
                 "in it, or set another checkpoint.output_dir", dir);
@@ -51,6 +98,16 @@ static Status refuse_kind(const char *path, bool adapters)
     return checkpoint_is(path) ? checkpoint_check_kind(path, adapters) : OK;
 }
 
+/* Of checkpoint.save_only_model: there are no moments to resume with. */
+static Status refuse_only_model(const char *path)
+{
+    if (!*path || checkpoint_is(path)) return OK;
+    return fail(E_CONFIG,
+                "%s has the model alone (checkpoint.save_only_model), and a run cannot resume from it; "
+                "start a new run with model.path=%s and another checkpoint.output_dir",
+                path, path);
+}
+
 static Status find_newest(RunFolder *r, bool adapters)
 {
     const Log log = { .world = 1, .least = LOG_WARN };
@@ -58,6 +115,7 @@ static Status find_newest(RunFolder *r, bool adapters)
     TRY(path_join(link, r->dir, "last"));
     if (realpath(link, last)) TRY(refuse_kind(last, adapters));
     TRY(checkpoint_find(r->resume, r->dir, &log));
+    TRY(refuse_only_model(r->resume));
     return *r->resume ? refuse_kind(r->resume, adapters) : OK;
 }
 
@@ -68,7 +126,8 @@ static Status find_resume(RunFolder *r, const char *resume, bool adapters)
     if (!realpath(resume, r->resume))
         return fail(E_IO, "checkpoint.resume_from_checkpoint = %s: %s", resume, strerror(errno));
     TRY(refuse_kind(r->resume, adapters));
-    return checkpoint_verify(r->resume);
+    TRY(checkpoint_verify(r->resume));
+    return refuse_only_model(r->resume);
 }
 
 static Status open_all(RunFolder *r, const struct cfg_checkpoint *c, bool adapters)
@@ -106,8 +165,23 @@ static Status make_folder(RunFolder *r)
 Status run_folder_make(RunFolder *r)
 {
     if (r->lock <= 0) TRY(make_folder(r));
+    else if (never_began(r->dir)) each_entry(r->dir, remove_entry);
     checkpoint_remove_tmp(r->dir);
     return OK;
+}
+
+bool run_folder_is_lost(const RunFolder *r)
+{
+    struct stat was, now;
+    if (r->lock <= 0 || fstat(r->lock, &was)) return false;
+    return stat(r->dir, &now) || was.st_dev != now.st_dev || was.st_ino != now.st_ino;
+}
+
+Status run_folder_make_again(RunFolder *r)
+{
+    run_folder_close(r);
+    TRY(folder_make(r->dir));
+    return lock_folder(r);
 }
 
 void run_folder_close(RunFolder *r)
@@ -118,15 +192,13 @@ void run_folder_close(RunFolder *r)
 
 Status run_folder_write_recipe(const RunFolder *r, const Config *c, const char *const *notes, int n_notes)
 {
-    Path path;
     char *text = NULL;
     size_t n = 0;
     FILE *f = open_memstream(&text, &n);
     for (int i = 0; f && i < n_notes && notes[i]; i++) fprintf(f, "# %s\n", notes[i]);
     if (f) config_dump(f, c);
     Status st = f && !fclose(f) ? OK : fail(E_FIT, "no memory for recipe.yaml");
-    if (!st) st = path_join(path, r->dir, "recipe.yaml");
-    if (!st) st = file_write(path, text, n);
+    if (!st) st = file_write_atomic(r->dir, "recipe.yaml", text, n);
     free(text);
     return st;
 }

@@ -1,6 +1,7 @@
 /* checkpoint/run_folder.h -- the output folder of a training run: its lock, its files, its resume checkpoint.
  *
- * A folder that is not empty is refused unless the recipe resumes. While a run uses the folder it holds a
+ * A folder that is not empty is refused unless the recipe resumes. One in which a run ended before its first
+ * step counts as empty: the next run removes its files. While a run uses the folder it holds a
  * lock on it, so that two runs never write to the same folder. */
 #ifndef CHECKPOINT_RUN_FOLDER_H
 #define CHECKPOINT_RUN_FOLDER_H
@@ -23,6 +24,9 @@ typedef struct RunFolder {
 MUST Status run_folder_open(RunFolder *r, const struct cfg_checkpoint *c, bool adapters);
 /* Creates the folder if it does not exist; removes what a killed run left. */
 MUST Status run_folder_make(RunFolder *r);
+/* Whether the folder was removed, renamed or replaced since it was locked. */
+bool        run_folder_is_lost(const RunFolder *r);
+MUST Status run_folder_make_again(RunFolder *r);
 void        run_folder_close(RunFolder *r);                  /* may be called twice */
 
 /* recipe.yaml: every key, below notes as comments; a NULL ends them, too. */

@@ -54,7 +54,8 @@ typedef struct LocalShards {
     size_t      bytes, largest;          /* of a copy of all shards; of the largest shard */
 } LocalShards;
 
-MUST Status shards_list_local(LocalShards *l, const Model *m);
+/* only_weights: without moments. */
+MUST Status shards_list_local(LocalShards *l, const Model *m, bool only_weights);
 void        shards_free_local(LocalShards *l);
 MUST Status shards_copy_local(const LocalShards *l, Backend *be, void *host);    /* host: l->bytes */
 /* Writes into folder/state. copy: from shards_copy_local; NULL: tensors are fetched from be one at a time.

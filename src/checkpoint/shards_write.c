@@ -50,7 +50,7 @@ static Status add_range(LocalShards *l, const Param *p, const char *prefix, Shar
     return OK;
 }
 
-static Status add_param(LocalShards *l, const Param *p, bool frozen)
+static Status add_param(LocalShards *l, const Param *p, bool frozen, bool only_weights)
 {
     int64_t from = p->shard.offset, end = from + p->shard.len;
     int64_t to = end < p->shard.unique ? end : p->shard.unique;
@@ -59,16 +59,18 @@ static Status add_param(LocalShards *l, const Param *p, bool frozen)
     if (!p->shard.is_writer || from >= to) return OK;
     if (frozen) return add_range(l, p, "w", w, none, from, to);
     TRY(add_range(l, p, "master", master.n && !split ? master : w, split ? master : none, from, to));
+    if (only_weights) return OK;
     TRY(add_range(l, p, "m", param_state_view(p, p->shard.m), none, from, to));
     return add_range(l, p, "v", param_state_view(p, p->shard.v), none, from, to);
 }
 
-Status shards_list_local(LocalShards *l, const Model *m)
+Status shards_list_local(LocalShards *l, const Model *m, bool only_weights)
 {
     Status st = OK;
     *l = (LocalShards){ 0 };
     for (int i = 0; i < m->params.n && !st; i++)
-        if (!shards_excludes(m, m->params.p[i])) st = add_param(l, m->params.p[i], m->params.p[i]->frozen);
+        if (!shards_excludes(m, m->params.p[i]))
+            st = add_param(l, m->params.p[i], m->params.p[i]->frozen, only_weights);
     if (st) shards_free_local(l);
     return st;
 }

@@ -12,7 +12,7 @@
 
 typedef struct Convert {
     const char *from, *to;
-    const char *beside;                  /* folder with tokenizer files and the like */
+    Path        beside;                  /* folder with tokenizer files and the like */
     Path        config;                  /* folder with config.json */
     DType       dtype;
     int64_t     shard;                   /* bytes */
@@ -164,8 +164,12 @@ static Status find_config(Convert *c, const char *named)
 {
     Path own;
     TRY(path_join(own, c->from, "state/config.json"));
-    c->beside = named ? named : c->from;
-    if (named || !file_is(own)) return path_join(c->config, c->beside, "");
+    if (named) TRY(path_join(c->beside, named, ""));
+    else if (model_source_files(c->beside, c->from)) {
+        fprintf(stderr, "treb: warning: %s\n", status_text());
+        TRY(path_join(c->beside, c->from, ""));
+    }
+    if (named || !file_is(own)) return path_join(c->config, named ? named : c->from, "");
     return path_join(c->config, c->from, "state");
 }
 

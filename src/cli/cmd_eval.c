@@ -77,6 +77,23 @@ static void print_json(const EvalResult *r, const char *model)
     json_decref(o);
 }
 
+/* Which model is evaluated, and where the run of the recipe has left another. */
+static void log_model(const Ask *a, const Log *log)
+{
+    const Config *c       = &a->recipe;
+    const char   *adapter = c->lora.path, *path = a->p.source.weights;
+    Path          last;
+    log_info(log, "model        %s%s%s", path ? path : c->model.preset, path ? "" : ", random weights",
+             *adapter ? ", with the adapter " : "");
+    if (*adapter) log_info(log, "             %s", adapter);
+    bool named = a->model || a->lora || *adapter || !*c->checkpoint.output_dir;
+    if (!named && !path_join(last, c->checkpoint.output_dir, "last") && file_is(last))
+        log_warn(log,
+                 "this is the model that the run of the recipe begins with; --model %s is the one that it "
+                 "has trained",
+                 last);
+}
+
 static Status open_model(Ask *a, EvalConf *e)
 {
     const Config *c = &a->recipe;
@@ -87,6 +104,7 @@ static Status open_model(Ask *a, EvalConf *e)
                  "checkpoint with --lora", *c->model.path ? c->model.path : c->model.preset);
     TRY(choose_data(a, e));
     TRY(predict_open(&a->p, &a->recipe));
+    log_model(a, e->log);
     return picture_limits_fit(&a->recipe, &a->p.source.shape.vision, e->log), OK;
 }
 

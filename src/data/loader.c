@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/cond.h"
 #include "base/file_version.h"
+#include "base/folder.h"
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -219,11 +220,12 @@ static void list_in_quarantine(Loader *l, const char *where, const char *text, i
     if (!l->conf.quarantine || l->rewound) return;
     Json *line = json_pack("{so sI sI so}", "where", json_text(where), "sample", (json_int_t)id, "epoch",
                            (json_int_t)epoch, "error", json_text(text));
-    FILE *f = fopen(l->conf.quarantine, "ae");
+    FILE  *f    = NULL;
     char *out = line ? json_dumps(line, 0) : NULL;
-    bool  ok = f && out && fprintf(f, "%s\n", out) > 0;
-    if (f && fclose(f)) ok = false;
-    if (!ok) log_warn(l->conf.log, "%s: cannot be written: %s", l->conf.quarantine, strerror(errno));
+    Status st   = out ? file_append(&f, l->conf.quarantine) : fail(E_FIT, "no memory for a line");
+    if (!st && fprintf(f, "%s\n", out) < 0) st = fail(E_IO, "%s", strerror(errno));
+    if (f && fclose(f) && !st) st = fail(E_IO, "%s", strerror(errno));
+    if (st) log_warn(l->conf.log, "%s: cannot be written: %s", l->conf.quarantine, status_text());
     free(out);
     json_decref(line);
 }

@@ -48,7 +48,7 @@ Status predict_open(Predictor *p, Config *recipe)
     p->patch  = batching_patches(recipe, v);
     if (!st) st = find_stops(p);
     if (!st && *recipe->lora.path) st = lora_source_open(&p->lora, recipe->lora.path, &p->source.shape);
-    if (!st && p->lora.conf.rank) st = lora_source_check_base(&p->lora, p->source.weights);
+    if (!st && p->lora.conf.rank) st = lora_source_check_base(&p->lora, &p->source);
     if (st) predict_close(p);
     return st;
 }

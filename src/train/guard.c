@@ -17,22 +17,34 @@ const char *guard_verdict_text(StepVerdict v)
     return texts[v];
 }
 
+double guard_spike_factor(const Guard *g, int64_t ahead)
+{
+    return g->taken + ahead >= g->history ? g->spike : 0;
+}
+
 StepVerdict guard_classify(const Guard *g, double loss, double norm, int64_t supervised)
 {
     if (!isfinite(loss) || !isfinite(norm)) return STEP_NOT_FINITE;
     if (supervised <= 0) return STEP_EMPTY;
-    if (g->spike > 0 && g->highest > 0 && loss > g->spike * g->highest) return STEP_SPIKE;
+    double spike = guard_spike_factor(g, 0);
+    if (spike > 0 && g->highest > 0 && loss > spike * g->highest) return STEP_SPIKE;
     return STEP_GOOD;
 }
 
 Status guard_record(Guard *g, StepVerdict v, double loss, double norm)
 {
     if (v == STEP_GOOD) {
-        g->in_a_row = 0;
+        g->in_a_row = 0, g->taken++;
         if (loss > g->highest) g->highest = loss;
         return OK;
     }
     g->skipped++, g->in_a_row++, g->last = v;
+    if (v == STEP_EMPTY && !g->taken && g->in_a_row == GUARD_EMPTY)
+        return fail(E_DATA,
+                    "the first %d steps have no supervised token: there is nothing to learn in "
+                    "data.train. `treb data inspect RECIPE` shows which tokens count; check data.loss, "
+                    "data.template, \"loss\" and \"weight\" of the messages",
+                    GUARD_EMPTY);
     if (!g->limit || g->in_a_row < g->limit) return OK;
     return fail(E_CHECK,
                 "%lld steps in a row were skipped, the last because %s (loss %g, gradient norm %g); look at "

@@ -10,14 +10,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { GUARD_EMPTY = 3 }; /* steps without a supervised token at the start that end the run */
+
 typedef struct Guard {
     double  spike;                       /* a loss above spike * highest is one; 0: no such check */
+    int64_t     history;                     /* steps taken before a loss can be one */
+    int64_t     taken;                       /* steps that updated the weights */
     int64_t limit;                       /* skipped steps in a row that end the run; 0: any number */
     double  highest;                     /* loss of all steps that were not skipped; 0: none yet */
     int64_t skipped, in_a_row;
     StepVerdict last;                    /* of the newest step that was skipped */
 } Guard;
 
+/* The spike factor for a step before which `ahead` steps besides those counted update the weights; 0: no
+ * check yet. */
+double          guard_spike_factor(const Guard *g, int64_t ahead);
 /* supervised: tokens of the step that have a loss. */
 StepVerdict     guard_classify(const Guard *g, double loss, double norm, int64_t supervised);
 const char *guard_verdict_text(StepVerdict v);

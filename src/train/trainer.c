@@ -209,6 +209,30 @@ static Status count_steps(Trainer *t)
     return t->steps > 0 ? OK : fail(E_DATA, "data.train: an epoch has no step: there is nothing to train on");
 }
 
+static double count_saves(const Trainer *t)
+{
+    const struct cfg_checkpoint *c = &t->recipe->checkpoint;
+    double left = (double)(t->steps - t->step), n = c->save_steps ? left / (double)c->save_steps : 0;
+    return (double)(int64_t)n + (c->save_at_end && (!c->save_steps || t->steps % c->save_steps));
+}
+
+/* Finds that a checkpoint does not fit on the disk before the first step rather than after the last. */
+static Status check_space(Trainer *t)
+{
+    const TrainableSummary      *n = &t->trainable;
+    const struct cfg_checkpoint *c = &t->recipe->checkpoint;
+    LocalShards                  list;
+    TRY(shards_list_local(&list, &t->engine.model, c->save_only_model));
+    t->save_space.state = (double)list.bytes;
+    shards_free_local(&list);
+    comm_host_sum(t->engine.mesh.comm[GR_world], &t->save_space.state, 1);
+    t->save_space.hf = n->lora ? 4.0 * (double)(n->adapters + n->whole)
+                               : (double)n->base * (double)dtype_size(t->source.dtype);
+    save_space_count(&t->save_space, c, count_saves(t), trainer_has_eval(t));
+    if (t->first) save_space_find_left(&t->save_space, t->folder.dir);
+    return t->first ? save_space_check(&t->save_space, c) : OK;
+}
+
 static void open_progress(Trainer *t)
 {
     const Engine *e = &t->engine;
@@ -239,7 +263,7 @@ static Status open_adapter(Trainer *t)
     if (!*path) return OK;
     if (*resume) TRY(lora_source_open(&t->lora, resume, &t->source.shape));
     else TRY_CTX(lora_source_open(&t->lora, path, &t->source.shape), "lora.path");
-    if (!*resume) TRY_CTX(lora_source_check_base(&t->lora, t->source.weights), "lora.path");
+    if (!*resume) TRY_CTX(lora_source_check_base(&t->lora, &t->source), "lora.path");
     return make_engine_conf(t);
 }
 
@@ -276,13 +300,15 @@ static Status open_rank_local(Trainer *t, Json **state)
     const struct cfg_train *c = &t->recipe->train;
     if (*t->folder.resume) TRY(checkpoint_read_state(t->folder.resume, state));
     if (*state) TRY_CTX(trainer_state_load(t, *state), "%s", t->folder.resume);
+    if (t->first && *state) checkpoint_rewind_best(t->folder.dir, t->step, t->best_step);
     TRY(open_reports(t));
     TRY(open_loader(t, *state));
     TRY(count_steps(t));
     if (trainer_has_eval(t)) TRY(open_eval_loader(t));
     if (t->first) TRY(write_env(t));
     TRY(lr_open(&t->lr, &t->recipe->optim, t->steps));
-    t->guard.spike = c->spike_factor, t->guard.limit = c->max_skipped_steps;
+    t->guard.spike = c->spike_factor, t->guard.history = c->spike_history, t->guard.taken = t->updates;
+    t->guard.limit = c->max_skipped_steps;
     return OK;
 }
 
@@ -298,10 +324,12 @@ static Status open_all(Trainer *t, Json **state)
     TRY(make_folder(t));
     TRY(trainer_agree_status(t, open_rank_local(t, state)));
     TRY(trainer_agree_status(t, open_engine(t)));
+    TRY(trainer_agree_status(t, check_space(t)));
     TRY(trainer_agree_status(t, load_weights(t)));
     TRY(trainer_agree_status(t, prepare_device(t)));
     TRY(trainer_agree_status(t, checkpoint_async_open(&t->checkpointer, &t->engine.model, &t->engine.be,
-                                                      t->recipe->checkpoint.async)));
+                                                      t->recipe->checkpoint.async,
+                                                      t->recipe->checkpoint.save_only_model)));
     t->late = t->recipe->train.late_results && t->place.world == 1 && !t->engine.be.device->host_memory;
     step_results_set_guard(&t->engine.results, &t->engine.be, t->guard.highest);
     open_progress(t);
@@ -312,7 +340,7 @@ Status trainer_open(Trainer *t, const TrainerConf *conf)
 {
     Json *state = NULL;
     *t = (Trainer){ .conf = *conf, .resolved = *conf->recipe, .recipe = &t->resolved, .saved = -1,
-                    .evaluated = -1, .best = NAN, .best_step = -1,
+                    .evaluated = -1, .best = NAN, .best_step = -1, .folder_lost = -1,
                     .first = !conf->world || conf->world->rank == 0 };
     if (t->conf.started <= 0) t->conf.started = clock_now();
     Status st = open_all(t, &state);

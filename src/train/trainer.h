@@ -16,6 +16,7 @@
 #include "train/lr.h"
 #include "train/label.h"
 #include "train/progress.h"
+#include "train/save_space.h"
 #include "checkpoint/run_folder.h"
 #include "checkpoint/checkpoint_async.h"
 #include "checkpoint/model_source.h"
@@ -89,6 +90,7 @@ struct Trainer {
     Progress      progress;
     CommTime      comm_time[LEDGER_GROUPS];   /* of this rank since the line before */
     AsyncCheckpointer checkpointer;
+    SaveSpace         save_space;
     bool          late;                  /* a step is read while the device computes the next one */
     StepInFlight  flight[2];             /* the oldest first */
     int           begun;                 /* steps in flight */
@@ -103,6 +105,7 @@ struct Trainer {
     Status        deferred;              /* error of this rank alone; agreed on before the next step */
     char          deferred_text[512];
     bool          failure_agreed;        /* all ranks know of the failure that ends the run */
+    int64_t           folder_lost; /* step after which the run's folder was found missing; -1: never */
     double        open_ended, step_ended; /* clock_now() after trainer_open; after the last step */
 };
 
@@ -122,7 +125,7 @@ MUST Status trainer_save(Trainer *t, bool last);             /* last: checkpoint
 bool        trainer_has_eval(const Trainer *t);
 
 /* Between the files of the trainer: trainer_intro.c, trainer.c, trainer_step.c, trainer_files.c,
- * trainer_state.c. */
+ * trainer_folder.c, trainer_state.c. */
 void        trainer_log_setup(const Trainer *t);
 bool        trainer_can_generate(const Trainer *t);
 MUST Status trainer_agree_status(const Trainer *t, Status mine);         /* equal on all ranks: comm_agree */
@@ -133,6 +136,9 @@ MUST Status trainer_write_plan(const Trainer *t, const Flops *step);     /* plan
 /* memory.json: the peak of every rank and its plan; called by all ranks. */
 MUST Status trainer_write_memory(Trainer *t);
 MUST Status trainer_write_expert_load(Trainer *t);           /* expert_load.json: counts since the last one */
+/* Rank 0: makes the run's folder again if it was removed; the line at the end of such a run. */
+MUST Status trainer_keep_folder(Trainer *t);
+void        trainer_log_lost_folder(const Trainer *t);
 MUST Status trainer_state_save(Trainer *t, Json **out);
 MUST Status trainer_state_load(Trainer *t, const Json *state);
 

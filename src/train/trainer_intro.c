@@ -1,4 +1,5 @@
 /* train/trainer_intro.c -- the log lines before the first step: model, ranks, memory, data, optimizer. */
+#include "base/str.h"
 #include "engine/recipe.h"
 #include "train/trainer.h"
 #include "ops/quant.h"
@@ -155,6 +156,12 @@ static void log_data(const Trainer *t)
              (long long)t->step, (long long)c->seed);
 }
 
+static const char *default_rate(const Trainer *t)
+{
+    if (!t->engine_conf.lora.rank || config_is_set(t->recipe, "optim", "learning_rate")) return "";
+    return " (the default with adapters; optim.learning_rate sets it)";
+}
+
 static void log_optimizer(const Trainer *t)
 {
     const struct cfg_optim *o = &t->recipe->optim;
@@ -164,16 +171,33 @@ static void log_optimizer(const Trainer *t)
         snprintf(groups, sizeof groups, " (vision tower %g, mergers %g)", t->lr.peak[G_VIT],
                  t->lr.peak[G_ALIGNER]);
     log_info(&t->log,
-             "optimizer    AdamW, lr %g%s, %lld warm-up steps, %s to %g, weight decay %g, gradient norm "
+             "optimizer    AdamW, lr %g%s%s, %lld warm-up steps, %s to %g, weight decay %g, gradient norm "
              "clipped to %g",
-             o->learning_rate, groups, (long long)t->lr.warmup, o->lr_scheduler_type, o->min_lr,
-             o->weight_decay, o->max_grad_norm);
+             o->learning_rate, groups, default_rate(t), (long long)t->lr.warmup, o->lr_scheduler_type,
+             o->min_lr, o->weight_decay, o->max_grad_norm);
     if (!t->expert_counts.layers) return;
     if (t->engine.conf.aux_coeff > 0)
         log_info(&t->log, "balance      auxiliary loss (%s), coefficient %g%s", m->aux_loss_type,
                  m->aux_loss_coeff, m->z_loss_coeff > 0 ? ", with z-loss" : "");
     else
         log_info(&t->log, "balance      no auxiliary loss%s", m->z_loss_coeff > 0 ? ", with z-loss" : "");
+}
+
+static void log_space(const Trainer *t)
+{
+    const SaveSpace *s = &t->save_space;
+    char             each[STR_BYTES], final[STR_BYTES], left[STR_BYTES], peak[STR_BYTES];
+    if (!(s->most > 0)) return;
+    str_bytes(each, s->each), str_bytes(final, s->final);
+    log_info(&t->log, "             %s each%s%s%s; the disk has %s left", each,
+             s->final > s->each ? ", " : "", s->final > s->each ? final : "",
+             s->final > s->each ? " the last" : "",
+             s->left > 0 ? str_bytes(left, s->left) : "an unknown space");
+    if (s->left > 0 && s->left < s->peak)
+        log_warn(&t->log,
+                 "the checkpoints of this run take up to %s, and the disk has %s left; lower "
+                 "checkpoint.save_total_limit or make space",
+                 str_bytes(peak, s->peak), left);
 }
 
 static void log_checkpoints(const Trainer *t)
@@ -183,7 +207,9 @@ static void log_checkpoints(const Trainer *t)
     if (c->save_steps) snprintf(every, sizeof every, "every %lld steps", (long long)c->save_steps);
     if (c->save_total_limit)
         snprintf(keep, sizeof keep, "the last %lld and the best kept", (long long)c->save_total_limit);
-    log_info(&t->log, "checkpoints  %s, %s, %s; HF export: %s", t->folder.dir, every, keep, c->hf);
+    log_info(&t->log, "checkpoints  %s, %s, %s; HF export: %s", t->folder.dir, every, keep,
+             c->save_only_model ? "alone, without optimizer state: a run cannot resume from it" : c->hf);
+    log_space(t);
 }
 
 /* Variables that configure other tools and that may still be set in a shell: here only the recipe counts. */

@@ -124,7 +124,7 @@ Status trainer_save(Trainer *t, bool last)
 {
     const struct cfg_checkpoint *c = &t->recipe->checkpoint;
     const struct cfg_image *i = &t->recipe->image;
-    bool hf = !strcmp(c->hf, "every") || (last && !strcmp(c->hf, "final"));
+    bool        hf    = c->save_only_model || !strcmp(c->hf, "every") || (last && !strcmp(c->hf, "final"));
     HfExport x = { .config = t->source.hf, .companions = t->source.folder, .min_pixels = i->min_pixels,
                  .max_pixels = i->max_pixels };
     const char *form = t->engine.model.lora ? " with the adapter in PEFT form" : " with the model in HF form";
@@ -135,10 +135,20 @@ Status trainer_save(Trainer *t, bool last)
     if (t->evaluated == t->step && (isnan(t->best) || t->eval_loss < t->best))
         t->best = t->eval_loss, t->best_step = t->step;
     TRY(trainer_state_save(t, &state));
-    Snapshot s = { .dir = t->folder.dir, .step = t->step, .model = &t->engine.model, .be = &t->engine.be,
-                   .mesh = &t->engine.mesh, .state = state, .config = t->source.hf, .base = t->base_model,
-                   .hf = hf ? &x : NULL, .best = t->best_step == t->step, .keep = c->save_total_limit,
-                   .patience = 9 * t->recipe->comm.timeout };
+    Snapshot s  = { .dir        = t->folder.dir,
+                    .step       = t->step,
+                    .model      = &t->engine.model,
+                    .be         = &t->engine.be,
+                    .mesh       = &t->engine.mesh,
+                    .state      = state,
+                    .config     = t->source.hf,
+                    .base       = t->base_model,
+                    .hf         = hf ? &x : NULL,
+                    .files      = &x,
+                    .only_model = c->save_only_model,
+                    .best       = t->best_step == t->step,
+                    .keep       = c->save_total_limit,
+                    .patience   = 9 * t->recipe->comm.timeout };
     Status st = checkpoint_async_begin(&t->checkpointer, &s);
     json_decref(state);
     t->step_ended = clock_now();
@@ -168,6 +178,7 @@ static bool save_due(const Trainer *t, int64_t step)
 static Status after_step(Trainer *t)
 {
     if (eval_due(t, t->step)) TRY(evaluate(t));
+    if (eval_due(t, t->step)) defer_error(t, trainer_keep_folder(t));
     if (save_due(t, t->step)) TRY(trainer_save(t, t->step == t->steps));
     if (t->first && (t->evaluated == t->step || t->saved == t->step))
         defer_error(t, trainer_write_expert_load(t));
@@ -213,6 +224,7 @@ static Status report_step(Trainer *t, const StepReport *r, Status st)
     bool first = t->progress.pace == 0;
     char why[1024];
     snprintf(why, sizeof why, "%s", st ? status_text() : "");
+    if (progress_due(&t->progress, r->step) || save_due(t, r->step)) defer_error(t, trainer_keep_folder(t));
     defer_error(t, progress_step(&t->progress, r, &t->expert_counts, &t->source_loss));
     if (progress_due(&t->progress, r->step))
         expert_counts_end_line(&t->expert_counts), source_loss_clear(&t->source_loss);
@@ -314,6 +326,7 @@ Status trainer_run(Trainer *t)
     if (!st && signal && t->step < t->steps) st = stop_on_signal(t, signal);
     else if (!st)
         log_info(&t->log, "done: %lld steps, %lld tokens", (long long)t->steps, (long long)t->tokens);
+    trainer_log_lost_folder(t);
     guard_signals_off();
     if (st) log_failure(&t->log);
     return st;

@@ -6,6 +6,7 @@
 #include "base/rng.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 Status trainer_agree_or_end(Trainer *t, Status mine)
@@ -111,7 +112,7 @@ static void queue_step(Trainer *t, StepInFlight *f)
     f->gap = f == t->flight ? clock_now() - t->step_ended : -1;
     start_clocks(t, f);
     pipeline_queue(e, &s, &f->r.sums);
-    engine_decide_update(e, t->guard.spike, f->r.sums.supervised > 0);
+    engine_decide_update(e, guard_spike_factor(&t->guard, f - t->flight), f->r.sums.supervised > 0);
     apply_update(t, f, t->updates + 1 + (f - t->flight), t_rows(e->results.device.guard, GUARD_VERDICT, 1));
     zero_grad_expect(&t->zero_grad, f->slot);
     stop_clocks(t, &f->r);
@@ -131,18 +132,32 @@ static Status compute_gradients(Trainer *t, StepInFlight *f, const StepStats *st
     return OK;
 }
 
+/* Why the step is bad and, for a spike, the key that decides so. */
+static void describe_bad_step(const Trainer *t, StepVerdict v, char *out, size_t n)
+{
+    const Guard *g  = &t->guard;
+    int          at = snprintf(out, n, "%s", guard_verdict_text(v));
+    if (v == STEP_SPIKE)
+        snprintf(out + at, n - (size_t)at,
+                 ", more than train.spike_factor = %g times %.4g, the highest of %lld "
+                 "steps",
+                 g->spike, g->highest, (long long)g->taken);
+}
+
 /* Computes a bad step once more. The same result comes from the model or the data; a different one is an
  * error of the hardware, and then the second result counts. */
 static Status recheck_bad_step(Trainer *t, StepInFlight *f)
 {
     StepReport first = f->r, *r = &f->r;
+    char       why[256];
+    describe_bad_step(t, first.verdict, why, sizeof why);
     TRY(compute_gradients(t, f, NULL));
     bool same = !memcmp(&first.sums.total, &r->sums.total, sizeof r->sums.total) &&
                 !memcmp(&first.grad_norm, &r->grad_norm, sizeof r->grad_norm);
     log_warn(&t->log,
              "step %lld: %s (loss %g, gradient norm %g); recomputed, the result is %s (loss %g, norm %g): %s",
-             (long long)r->step, guard_verdict_text(first.verdict), first.sums.total, first.grad_norm,
-             same ? "the same" : "different", r->sums.total, r->grad_norm,
+             (long long)r->step, why, first.sums.total, first.grad_norm, same ? "the same" : "different",
+             r->sums.total, r->grad_norm,
              r->verdict == STEP_GOOD ? "a hardware error; the second result is used" : "the step is skipped");
     return OK;
 }
