@@ -16,7 +16,8 @@ typedef struct FixTerms {
     bool      experts, tower, overlap, recomputes, full, recomputes_attention, activation_offload;
     bool      freeze_vit, eager, late, cuda, fp8, bf16, rounded_grads, split_saves, hopper, nvl72;
     const char *cp_comm, *dispatcher;
-    char        times_2[FIT_SET], times_4[FIT_SET], times_8[FIT_SET], half[FIT_SET]; /* micro-batches */
+    char        times_2[FIT_SET], times_4[FIT_SET], times_8[FIT_SET], times_16[FIT_SET]; /* micro-batches */
+    char        half[FIT_SET];
 } FixTerms;
 
 static bool has_word(const WordList *list, const char *word)
@@ -79,7 +80,7 @@ static FixTerms terms_of(const Evidence *e)
     fill_memory(&x, c);
     fill_device(&x, e);
     scale_micro(x.times_2, e, 2), scale_micro(x.times_4, e, 4), scale_micro(x.times_8, e, 8);
-    scale_micro(x.half, e, 0.5);
+    scale_micro(x.times_16, e, 16), scale_micro(x.half, e, 0.5);
     return x;
 }
 
@@ -251,7 +252,7 @@ Status fixes_find(Diagnosis *d)
 
 double fixes_larger(const Evidence *e, const StepProfile *plan)
 {
-    for (int k = 8; k > 1; k /= 2) {
+    for (int k = 16; k > 1; k /= 2) {
         StepProfile s;
         char        set[FIT_SET];
         if (e->micros % k) continue;

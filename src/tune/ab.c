@@ -58,7 +58,6 @@ static Status run_one(AbCandidate *c, const TrialConf *conf, const Config *base,
     Config changed = *base;
     Trial *t = &c->run[c->runs];
     changed.keep = (MemPool){ 0 };
-    if (c->runs && c->run[0].end) return OK;             /* what failed once is not tried again */
     snprintf(name, sizeof name, "%03d", (*number)++);
     Status st = trial_set(&changed, c->set);
     if (!st) st = trial_run(t, conf, &changed, name);
@@ -71,15 +70,40 @@ static Status run_one(AbCandidate *c, const TrialConf *conf, const Config *base,
     return st;
 }
 
-static bool measured(const AbCandidate *c) { return c->runs == 2 && !c->run[0].end && !c->run[1].end; }
+static bool measured(const AbCandidate *c)
+{
+    return c->runs && !c->run[0].end && !c->run[c->runs - 1].end;
+}
 
-static double mean_rate(const AbCandidate *c) { return (c->run[0].rate + c->run[1].rate) / 2; }
+static double mean_rate(const AbCandidate *c) { return (c->run[0].rate + c->run[c->runs - 1].rate) / 2; }
 
 static void settle(AbCandidate *c, const AbCandidate *base)
 {
     bool known = measured(c) && measured(base) && mean_rate(base) > 0;
     c->gain = known ? mean_rate(c) / mean_rate(base) - 1 : NAN;
-    c->spread = known ? fabs(c->run[0].rate - c->run[1].rate) / mean_rate(c) : NAN;
+    c->spread = known && c->runs > 1 ? fabs(c->run[0].rate - c->run[1].rate) / mean_rate(c) : NAN;
+}
+
+/* Also beyond what the steps of either run differ by. What failed once is not tried again. */
+static bool is_clear(const AbRound *r, const AbCandidate *c)
+{
+    const Trial *a = &r->base.run[0], *b = &c->run[0];
+    if (b->end || !(r->clear > 0) || a->rate <= 0) return b->end != TRIAL_OK;
+    return fabs(b->rate / a->rate - 1) > fmax(r->clear, 2 * fmax(a->range, b->range));
+}
+
+/* The second half: what the first runs do not decide, and the base if there is any of it. */
+static Status run_again(AbRound *r, const TrialConf *conf, const Config *base, int *number)
+{
+    bool again = !(r->clear > 0);
+    for (int i = r->n - 1; i >= 0; i--) {
+        if (is_clear(r, &r->candidate[i])) continue;
+        TRY(run_one(&r->candidate[i], conf, base, number));
+        again = true;
+    }
+    if (!again) return OK;
+    TRY(run_one(&r->base, conf, base, number));
+    return check_contract(&r->base.run[0], &r->base.run[1], "");
 }
 
 Status ab_run(AbRound *r, const TrialConf *conf, const Config *base, int *number)
@@ -88,10 +112,8 @@ Status ab_run(AbRound *r, const TrialConf *conf, const Config *base, int *number
     if (r->base.run[0].end)
         return fail(E_CHECK, "the recipe itself %s: %s", trial_word(r->base.run[0].end), r->base.run[0].why);
     for (int i = 0; i < r->n; i++) TRY(run_one(&r->candidate[i], conf, base, number));
-    for (int i = r->n - 1; i >= 0; i--) TRY(run_one(&r->candidate[i], conf, base, number));
-    TRY(run_one(&r->base, conf, base, number));
-    TRY(check_contract(&r->base.run[0], &r->base.run[1], ""));
-    TRY(read_label(&r->label, &r->base.run[1]));
+    TRY(run_again(r, conf, base, number));
+    TRY(read_label(&r->label, &r->base.run[r->base.runs - 1]));
     settle(&r->base, &r->base);
     r->noise = r->base.spread;
     for (int i = 0; i < r->n; i++) {

@@ -96,8 +96,8 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of the steps after `from`; 0: the series has none. */
-static double median_after(const MetricsFile *m, const char *key, double from)
+/* Of the steps after `from`; 0: the series has none. range: see Trial; or NULL. */
+static double median_after(const MetricsFile *m, const char *key, double from, double *range)
 {
     const Series *s = series_find(m, key);
     double v[TRIAL_STEPS];
@@ -106,7 +106,9 @@ static double median_after(const MetricsFile *m, const char *key, double from)
         if (s->at[i].step > from) v[n++] = s->at[i].value;
     if (!n) return 0;
     qsort(v, (size_t)n, sizeof *v, ascending);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+    double median = n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+    if (range && median > 0) *range = (v[n - 1] - v[0]) / median;
+    return median;
 }
 
 static double last_of(const MetricsFile *m, const char *key)
@@ -123,8 +125,8 @@ static Status read_metrics(Trial *t, const TrialConf *conf)
     Status st = m ? path_join(path, t->run, "metrics.jsonl") : fail(E_FIT, "no memory");
     if (!st) st = metrics_read(m, &keep, path);
     if (!st) {
-        t->step = median_after(m, "perf/step_time", conf->warmup);
-        t->rate = median_after(m, "perf/tokens_per_second_per_gpu", conf->warmup);
+        t->step = median_after(m, "perf/step_time", conf->warmup, NULL);
+        t->rate = median_after(m, "perf/tokens_per_second_per_gpu", conf->warmup, &t->range);
         t->loss = last_of(m, "train/loss");
         t->peak = last_of(m, KEY_MEASURED), t->planned = last_of(m, KEY_PLANNED);
         metrics_file_close(m);

@@ -24,6 +24,7 @@ typedef struct Trial {
     int      code;                       /* exit code */
     double   seconds;                    /* of the whole process */
     double   step, rate;                 /* medians of the window: seconds; useful tokens/s of a rank */
+    double   range;                      /* of rates in the window: most less least, over the median */
     double   loss, peak, planned;        /* of the last step; GiB of the fullest rank */
     char     why[TRIAL_WHY];             /* the last line, where it failed */
 } Trial;

@@ -14,6 +14,8 @@
 enum { LEAST_RUNS = 3 };                 /* of a round with one candidate: B B A */
 
 static const double QUIET = 0.003;       /* differences below this are never taken for a gain */
+static const double CLEAR = 0.04;        /* those above this, and CLEAR_NOISE times the noise, need one run */
+static const double CLEAR_NOISE = 5;
 
 Status tune_seconds(double *seconds, const char *text)
 {
@@ -34,8 +36,9 @@ static double left(const Tune *t)
 
 static void note_noise(Tune *t, double spread)
 {
+    if (isnan(spread)) return;
     t->noise = (t->noise * t->pairs + spread) / (t->pairs + 1);
-    t->pairs++;
+    t->pairs++, t->worst = fmax(t->worst, spread);
     if (t->noise < QUIET) t->noise = QUIET;
 }
 
@@ -66,8 +69,9 @@ static Status note_entry(Tune *t, const AbRound *r, int i, bool kept)
 
 static void keep_base(Tune *t, const AbCandidate *c)
 {
-    t->rate = (c->run[0].rate + c->run[1].rate) / 2, t->step = (c->run[0].step + c->run[1].step) / 2;
-    t->last = c->run[1];
+    const Trial *first = &c->run[0], *last = &c->run[c->runs - 1];
+    t->rate = (first->rate + last->rate) / 2, t->step = (first->step + last->step) / 2;
+    t->last = *last;
 }
 
 /* A change of dispatcher or precision: what fits and what launches cost is another question then. */
@@ -117,6 +121,7 @@ static Status run_round(Tune *t, AbRound *r, bool *ended)
     printf("round %d: %s\n", ++t->rounds, r->candidate[0].why);
     for (int i = 0; i < r->n; i++) tune_is_tried(t, r->candidate[i].set, true);
     r->base.run[0] = t->last, r->base.runs = 1;
+    r->clear = t->pairs ? fmax(CLEAR, CLEAR_NOISE * t->worst) : 0;
     TRY(ab_run(r, &t->conf, &t->base, &t->number));
     note_noise(t, r->noise);
     note_cost(t, r);

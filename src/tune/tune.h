@@ -46,7 +46,7 @@ typedef struct Tune {
     Path      folder, runs;
     double    started, cost;             /* clock_now(); mean seconds of a run so far */
     int       number, rounds;            /* of runs; of rounds */
-    double    noise;                     /* relative; of all pairs of equal runs so far */
+    double    noise, worst;              /* relative; mean and most of all pairs of equal runs so far */
     int       pairs;
     double    first_rate, first_step;    /* of the recipe as given */
     double    rate, step;                /* of the base */
