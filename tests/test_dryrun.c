@@ -121,8 +121,7 @@ static void draw_offload(Case *c, uint64_t seed)
     c->store.offload_fraction = away[rng_below(seed, 9, 6, 4)];
 }
 
-/* In some cases the weights are frozen, and adapters train on all, on some or on the last layer only. The
- * targets are of models with a tower. */
+/* In some cases the weights are frozen, and adapters train on all, on some or on the last layer only. */
 static void draw_adapters(Case *c, uint64_t seed)
 {
     static const char *const targets[] = { "all-linear", "experts", "all-attention", "vision", "layers.3.*" };
@@ -130,11 +129,12 @@ static void draw_adapters(Case *c, uint64_t seed)
     static WordList    list;
     static LoraConf lora;
     target = targets[rng_below(seed, 10, 0, 5)];
+    if (!c->shape.vision.depth && !strcmp(target, "vision")) target = "all-linear";
     list = (WordList){ &target, 1 };
     lora = (LoraConf){ .rank = 1 + (int64_t)rng_below(seed, 10, 1, 8), .alpha = 8, .target = &list,
                           .shared_a = rng_below(seed, 10, 2, 2),
                           .dropout = rng_below(seed, 10, 3, 2) ? 0.1 : 0 };
-    if (c->shape.vision.depth && rng_below(seed, 10, 4, 2)) c->lora = &lora;
+    if (rng_below(seed, 10, 4, 2)) c->lora = &lora;
 }
 
 static void plan_equals_run(void)
