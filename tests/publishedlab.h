@@ -32,17 +32,18 @@ static inline bool published_flag(const Json *o, const char *key)
     return json_is_true(json_object_get(o, key));
 }
 
-/* The words of recompute and dispatcher are read by --fix. */
-static inline void published_words(Candidate *c, const Json *o)
+/* The words of recompute (with those of a second list) and dispatcher are read by --fix. */
+static inline void published_words(Candidate *c, const Json *o, const Json *more)
 {
     SearchAsk   ask;
     char        text[256] = "recompute=none";
     const char *dispatcher = json_string_value(json_object_get(o, "dispatcher"));
-    const Json *words = json_object_get(o, "recompute");
+    const Json *list[] = { json_object_get(o, "recompute"), more };
     size_t      at = strlen(text);
-    for (size_t i = 0; i < json_array_size(words); i++)
-        at +=
-            (size_t)snprintf(text + at, sizeof text - at, "+%s", json_string_value(json_array_get(words, i)));
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < json_array_size(list[k]); i++)
+            at += (size_t)snprintf(text + at, sizeof text - at, "+%s",
+                                   json_string_value(json_array_get(list[k], i)));
     snprintf(text + at, sizeof text - at, ",dispatch=%s", dispatcher ? dispatcher : "alltoall");
     search_default(&ask);
     REQUIRE(!search_fix(&ask.fix, text), "%s", status_text());
@@ -108,7 +109,7 @@ static inline void published_run(PublishedRun *r, const Json *o)
                         .etp = published_int(o, "etp", 1), .mbs = published_int(o, "mbs", 1),
                         .zero = published_int(o, "zero", 1), .offload = published_number(o, "offload", 0),
                         .overlap = published_flag(o, "overlap") };
-    published_words(&r->c, o);
+    published_words(&r->c, o, NULL);
 }
 
 static inline void published_row(PublishedRow *row, const char *line, const char *path)
@@ -167,6 +168,15 @@ static inline double predicted_gb(const PublishedRow *row, int *stage)
         if (bytes / 1e9 > gb) gb = bytes / 1e9, *stage = i;
     }
     return gb;
+}
+
+/* Without what modules keep that are in CUDA graphs: it lies in pools that are not counted as allocated. */
+static inline double predicted_least_gb(const PublishedRow *row)
+{
+    PublishedRow beside = *row;
+    int          stage;
+    published_words(&beside.run.c, json_object_get(row->json, "run"), json_object_get(row->json, "captured"));
+    return predicted_gb(&beside, &stage);
 }
 
 static inline StepTime predicted_time(const PublishedRun *r)

@@ -4,22 +4,34 @@
 #include "plan/accuracy.h"
 #include "publishedlab.h"
 
-/* Measured memory is met within a tenth, or a note says why not; a run that fitted fits, one that ran out of
- * memory does not. */
+/* A run whose `captured` modules are in CUDA graphs: allocated memory is between what the others keep and
+ * what all keep. */
+static void expect_between(const PublishedRow *m, double all, double measured)
+{
+    double least = predicted_least_gb(m);
+    EXPECT(measured > 0.93 * least && measured < 1.07 * all, "%s %s: %.1f GB, not %.1f to %.1f", m->id,
+           m->what, measured, least, all);
+}
+
+/* Of measured memory nine tenths are met within 6 %, and all within a tenth; a run that fitted fits, one that
+ * ran out of memory does not. */
 static void published_memories(void)
 {
     const Published *p = published_open("memory");
-    int close = 0, stage;
+    int all = 0, close = 0, stage;
     for (int i = 0; i < p->n; i++) {
         const PublishedRow *m = &p->row[i];
         double here = predicted_gb(m, &stage), low = published_gb(m, 0), high = published_gb(m, 1);
-        if (*m->note && high < 500) continue;
-        if (low > 0 && high < 500) {
-            near(m->id, here, (low + high) / 2, 0.1);
-            close++;
-        } else EXPECT(here > low && here < high, "%s: %.1f GB, not %.0f to %.0f", m->id, here, low, high);
+        double measured = (low + high) / 2;
+        if (low <= 0 || high > 500)
+            EXPECT(here > low && here < high, "%s: %.1f GB, not %.0f to %.0f", m->id, here, low, high);
+        else if (json_object_get(m->json, "captured"))
+            expect_between(m, here, measured);
+        else
+            near(m->id, here, measured, 0.1), all++, close += fabs(here / measured - 1) <= 0.06;
     }
-    EXPECT(close >= 15, "%d rows are met within a tenth", close);
+    printf("  memory within 6 %%: %d of %d\n", close, all);
+    EXPECT(all >= 16 && 10 * close >= 9 * all, "%d of %d are met within 6 %%", close, all);
 }
 
 /* The parts of a step are the step. */
@@ -143,9 +155,16 @@ static void long_sequences(void)
 
 /* ---- tables ---- */
 
+static void print_captured(char here[32], char off[32], const PublishedRow *m, double all)
+{
+    double least = predicted_least_gb(m), measured = published_gb(m, 0);
+    snprintf(here, 32, "%.1f - %.1f", least, all);
+    snprintf(off, 32, "%s", measured < least || measured > all ? "outside" : "between");
+}
+
 static void print_memory(const PublishedRow *m)
 {
-    char   measured[32], off[16];
+    char   measured[32], off[32], here[32];
     int    stage;
     double gb = predicted_gb(m, &stage), low = published_gb(m, 0), high = published_gb(m, 1);
     if (low <= 0)        snprintf(measured, sizeof measured, "fits %.0f", high);
@@ -154,7 +173,9 @@ static void print_memory(const PublishedRow *m)
     else                 snprintf(measured, sizeof measured, "%.1f", low);
     if (low > 0 && high <= 500) snprintf(off, sizeof off, "%+.1f %%", 100 * (2 * gb / (low + high) - 1));
     else                        snprintf(off, sizeof off, "%s", gb >= low && gb < high ? "yes" : "no");
-    printf("| %s | %s | %s | %.1f | %d | %s | %s |\n", m->id, m->what, measured, gb, stage, off, m->note);
+    snprintf(here, sizeof here, "%.1f", gb);
+    if (json_object_get(m->json, "captured")) print_captured(here, off, m, gb);
+    printf("| %s | %s | %s | %s | %d | %s | %s |\n", m->id, m->what, measured, here, stage, off, m->note);
 }
 
 static void print_speed(const PublishedRow *r)
