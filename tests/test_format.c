@@ -263,7 +263,7 @@ static void plain_text(void)
     free(book);
 }
 
-static void pack_all(const char *path)
+static void pack_all(const char *path, bool decoded)
 {
     Dataset       data;
     SampleConf    conf;
@@ -278,6 +278,7 @@ static void pack_all(const char *path)
     EXPECT_OK(sample_settings(&conf, &settings));
     EXPECT_OK(sample_scratch_open(&t, set.tokenizer));
     EXPECT_OK(bin_writer_open(&w, path));
+    w.decoded = decoded;
     for (int64_t i = 0; i < data.samples; i++) {
         Sample s;
         EXPECT_OK(sample_load(&s, &t, &conf, i));
@@ -290,17 +291,19 @@ static void pack_all(const char *path)
     dataset_close(&data);
 }
 
-/* A packed shard gives the same streams as its sources. */
+/* A packed shard gives the same streams as its sources, whether its pictures are decoded or not. */
 static void packed_shards(void)
 {
-    char       path[512];
+    char       path[512], pixels[512];
     uint64_t   want[20];
     Loader    *l;
     LoaderStep s;
     snprintf(path, sizeof path, "%s/all.treb", set.dir);
-    pack_all(path);
-    for (int form = 0; form < 2; form++) {
-        set.source[0].path = form ? path : set.path;
+    snprintf(pixels, sizeof pixels, "%s/pixels.treb", set.dir);
+    pack_all(path, false), pack_all(pixels, true);
+    const char *const forms[] = { set.path, path, pixels };
+    for (int form = 0; form < 3; form++) {
+        set.source[0].path = forms[form];
         EXPECT_OK(loader_open(&l, &set.conf, NULL));
         for (int i = 0; i < 20; i++) {
             EXPECT_OK(loader_next(l, &s));
@@ -322,7 +325,7 @@ static void damaged_shards(void)
     FormatFile f, g;
     Record     r;
     snprintf(path, sizeof path, "%s/all.treb", set.dir);
-    pack_all(path);
+    pack_all(path, false);
     EXPECT_OK(format_open(&f, path, &plain));
     uint8_t *copy = malloc(f.len);
     const BinRow *row = (const BinRow *)(f.bytes + ((const BinHead *)f.bytes)->rows_at);

@@ -88,7 +88,7 @@ static void put_text(void)
 }
 
 /* Lines with one picture of h x w pixels each; names are of both. */
-static void put_pictures(const char *name, int h, int w)
+static void put_pictures(const char *name, int h, int w, int lines)
 {
     char     file[64];
     uint8_t *rgb = picture_draw(h, w, 3);
@@ -101,7 +101,7 @@ static void put_pictures(const char *name, int h, int w)
     free(b.v);
     snprintf(file, sizeof file, "%s.jsonl", name);
     f = fopen(lab_path(file), "wb");
-    for (int i = 0; f && i < 400; i++)
+    for (int i = 0; f && i < lines; i++)
         fprintf(f, "{\"conversations\":[{\"from\":\"human\",\"value\":\"<image>\\nlook %d\"},"
                 "{\"from\":\"gpt\",\"value\":\"abcdefghijklmnop %d\"}],\"image\":\"%s.jpg\"}\n", i, i, name);
     REQUIRE(f && !fclose(f), "cannot write %s", file);
@@ -211,8 +211,8 @@ static double apply_fix(const DiagnoseCase *c, const Fix *f, double speed)
     char command[1400], more[400];
     if (f->kind != FIX_COMMAND) return run_case(c, "b", f->set), run_speed("b") / speed - 1;
     folder_remove(lab_path("packed"));
-    snprintf(command, sizeof command, "build/treb data pack %s %s >/dev/null 2>&1", lab_path("a/recipe.yaml"),
-             lab_path("packed"));
+    snprintf(command, sizeof command, "build/treb data pack %s %s%s >/dev/null 2>&1",
+             lab_path("a/recipe.yaml"), lab_path("packed"), strstr(f->set, "--") ? " --decoded" : "");
     EXPECT(!system(command), "%s", command);
     snprintf(more, sizeof more, "data.train=[%s]", lab_path("packed/train-*.treb"));
     run_case(c, "b", more);
@@ -340,8 +340,8 @@ static void constructed_profiles(void)
 int main(void)
 {
     the_machine = json_pack("{s:s}", "cpu", "of a test");
-    put_models(), put_text(), put_pictures("pictures", 64, 64);
-    if (getenv("TREB_WALLS") || getenv("CASE")) put_pictures("large", 2000, 2000);
+    put_models(), put_text(), put_pictures("pictures", 64, 64, 400);
+    if (getenv("TREB_WALLS") || getenv("CASE")) put_pictures("large", 4000, 4000, 100);
     RUN(constructed_runs);
     RUN(constructed_profiles);
     json_decref(the_machine);

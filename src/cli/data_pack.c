@@ -1,5 +1,6 @@
 /* cli/data_pack.c -- `treb data pack`: renders the data of a recipe into shards that a run maps; see
- * data/format_bin.h. Text is tokenised and truncated, sizes are stored, pictures stay encoded. */
+ * data/format_bin.h. Text is tokenised and truncated, sizes are stored, pictures stay encoded or are
+ * decoded. */
 #include "cli/data.h"
 
 #include "base/clock.h"
@@ -13,11 +14,13 @@
 
 enum { BLOCK = 256 };                 /* samples rendered in parallel, then written in order */
 
+typedef struct PackArgs { int64_t shard_mb; bool decoded; } PackArgs;
+
 typedef struct Packing {
     const DataSetup *setup;
     DataView         view;
     const char      *out, *name;      /* folder; "train" or "eval" */
-    uint64_t         most;            /* bytes of a shard */
+    const PackArgs  *args;
     Sample           sample[BLOCK];
     Status           status[BLOCK];
     char            *error[BLOCK];
@@ -58,11 +61,12 @@ static Status shard_next(Packing *p)
 {
     char name[64];
     Path path;
-    if (p->writer.file && p->writer.at < p->most) return OK;
+    if (p->writer.file && p->writer.at < (uint64_t)p->args->shard_mb << 20) return OK;
     TRY(shard_finish(p));
     snprintf(name, sizeof name, "%s-%05lld.treb", p->name, (long long)p->shards++);
     TRY(path_join(path, p->out, name));
-    return bin_writer_open(&p->writer, path);
+    TRY(bin_writer_open(&p->writer, path));
+    return p->writer.decoded = p->args->decoded, OK;
 }
 
 static Status skip_bad(Packing *p, Status st, const char *text)
@@ -137,11 +141,11 @@ static void packing_close(Packing *p)
 }
 
 static Status pack_list(const DataSetup *s, const SourceList *sources, const char *key, const char *name,
-                        const char *out, uint64_t most)
+                        const char *out, const PackArgs *args)
 {
     Packing *p = calloc(1, sizeof *p);
     if (!p) return fail(E_FIT, "no memory to pack");
-    *p = (Packing){ .setup = s, .out = out, .name = name, .most = most };
+    *p = (Packing){ .setup = s, .out = out, .name = name, .args = args };
     double from = clock_now();
     pthread_mutex_init(&p->lock, NULL);
     Status st = packing_open(p, sources, key);
@@ -162,7 +166,7 @@ static Status pack_list(const DataSetup *s, const SourceList *sources, const cha
     return st;
 }
 
-static Status pack(const DataSetup *s, const char *out, uint64_t most)
+static Status pack(const DataSetup *s, const char *out, const PackArgs *args)
 {
     bool empty;
     if (!s->model.tokenizer) return fail(E_CONFIG,
@@ -170,16 +174,15 @@ static Status pack(const DataSetup *s, const char *out, uint64_t most)
     TRY(folder_is_empty(out, &empty));
     if (!empty) return fail(E_IO, "%s: not empty; name a new folder", out);
     TRY(folder_make(out));
-    TRY(pack_list(s, &s->recipe.data.train, "data.train", "train", out, most));
-    if (s->recipe.data.eval.n) TRY(pack_list(s, &s->recipe.data.eval, "data.eval", "eval", out, most));
+    TRY(pack_list(s, &s->recipe.data.train, "data.train", "train", out, args));
+    if (s->recipe.data.eval.n) TRY(pack_list(s, &s->recipe.data.eval, "data.eval", "eval", out, args));
     printf("to use it: data.train[0].path=\"%s/train-*.treb\"\n", out);
     return OK;
 }
 
-typedef struct PackArgs { int64_t shard_mb; } PackArgs;
-
 static const Option options[] = {
     OPTION_INT(PackArgs, shard_mb, "--shard-mb", "N", 1, 1 << 20, "megabytes of a shard at most; 1024"),
+    OPTION_FLAG(PackArgs, decoded, "--decoded", "pictures as pixels of the size that the model reads"),
     OPTION_END
 };
 
@@ -207,7 +210,7 @@ static Status data_pack(int argc, char **argv)
         st = fail(E_CONFIG, "data pack: name a recipe and a folder to write to; see treb help data");
     if (!st) st = data_setup_open(&s, "data pack", plain.value, plain.n);
     if (!st) {
-        st = pack(&s, out, (uint64_t)a.shard_mb << 20);
+        st = pack(&s, out, &a);
         data_setup_close(&s);
     }
     plain_args_close(&plain);
@@ -217,7 +220,8 @@ static Status data_pack(int argc, char **argv)
 const Usage usage_data_pack = {
     .args    = "recipe.yaml OUT [section.key=value ...]",
     .options = options,
-    .notes   = "Writes shards that a run maps into memory.",
+    .notes   = "Writes shards that a run maps into memory. Pictures stay as they are; with --decoded a run "
+               "neither decodes nor resizes them, and trains on the same pixels.",
     .sub     = "pack",
     .run     = data_pack,
 };

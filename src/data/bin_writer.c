@@ -2,6 +2,7 @@
 #include "data/format_bin.h"
 
 #include "base/grow.h"
+#include "data/image_encode.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,33 +48,43 @@ static Status row_push(BinWriter *w, BinRow r)
     return OK;
 }
 
+/* A frame that is stored, and a slice that shows it. */
+typedef struct StoredFrame { int frame; int64_t slice; } StoredFrame;
+
+/* The bytes of a file as it is, or with w->decoded of the picture in the size that the model reads. */
+static Status file_put(BinWriter *w, Text *out, const Sample *s, SampleScratch *t, const SampleConf *c,
+                       const StoredFrame *f)
+{
+    const void *bytes;
+    size_t      n;
+    if (w->decoded) {
+        TRY(sample_frame(s, t, c, f->slice, f->frame, 0));
+        return image_encode_bmp(out, t->resized[0].rgb, t->resized[0].h, t->resized[0].w);
+    }
+    TRY(sample_bytes(&bytes, &n, s, t, c, f->frame));
+    return text_push(out, bytes, n);
+}
+
 /* The lengths of all files come before the files, so all files are read before the first is written. */
 static Status files_put(BinWriter *w, const Sample *s, SampleScratch *t, const SampleConf *c, int files,
-                        const int *which)
+                        const StoredFrame *stored)
 {
     uint64_t *len = calloc((size_t)files + 1, sizeof *len);
-    char     *all = NULL;
-    size_t    n = 0;
+    Text      all = { 0 };
     Status    st = len ? OK : fail(E_FIT, "no memory for %d lengths", files);
     for (int i = 0; !st && i < files; i++) {
-        const void *bytes;
-        size_t      more;
-        st = sample_bytes(&bytes, &more, s, t, c, which[i]);
-        char *bigger = st ? NULL : realloc(all, n + more + 1);
-        if (!st && !bigger) st = fail(E_FIT, "no memory for pictures of %zu bytes", n + more);
-        if (st) break;
-        all = bigger;
-        memcpy(all + n, bytes, more);
-        n += more, len[i] = more;
+        size_t before = all.n;
+        st = file_put(w, &all, s, t, c, &stored[i]);
+        len[i] = all.n - before;
     }
     if (!st) st = put(w, len, (size_t)files * sizeof *len);
-    if (!st) st = put(w, all, n);
-    free(len), free(all);
+    if (!st) st = put(w, all.v, all.n);
+    free(len), text_close(&all);
     return st;
 }
 
 /* Stores only frames that a slice shows, and renumbers slices accordingly. */
-static Status slices_put(BinWriter *w, const Sample *s, int *which, int *files)
+static Status slices_put(BinWriter *w, const Sample *s, StoredFrame *stored, int *files)
 {
     for (int64_t i = 0; i < s->slices; i++) {
         RecordSlice v = s->slice[i];
@@ -81,8 +92,8 @@ static Status slices_put(BinWriter *w, const Sample *s, int *which, int *files)
         for (int k = 0; k < 2; k++) {
             int at = 0;
             if (*end[k] < 0) continue;
-            while (at < *files && which[at] != *end[k]) at++;
-            if (at == *files) which[(*files)++] = *end[k];
+            while (at < *files && stored[at].frame != *end[k]) at++;
+            if (at == *files) stored[(*files)++] = (StoredFrame){ *end[k], i };
             *end[k] = at;
         }
         TRY(put(w, &v, sizeof v));
@@ -92,15 +103,16 @@ static Status slices_put(BinWriter *w, const Sample *s, int *which, int *files)
 
 static Status sample_put(BinWriter *w, const Sample *s, SampleScratch *t, const SampleConf *c, BinRow *r)
 {
-    int   *which = calloc((size_t)s->frames + 1, sizeof *which), files = 0;
-    Status st = which ? OK : fail(E_FIT, "no memory for %d frames", s->frames);
+    StoredFrame *stored = calloc((size_t)s->frames + 1, sizeof *stored);
+    int    files = 0;
+    Status st = stored ? OK : fail(E_FIT, "no memory for %d frames", s->frames);
     if (!st) st = put(w, s->ids.v, (size_t)s->ids.n * 4);
     if (!st) st = put(w, s->targets.v, (size_t)s->targets.n * 4);
     if (!st) st = pad(w);
-    if (!st) st = slices_put(w, s, which, &files);
-    if (!st) st = files_put(w, s, t, c, files, which);
+    if (!st) st = slices_put(w, s, stored, &files);
+    if (!st) st = files_put(w, s, t, c, files, stored);
     if (!st) st = put(w, s->record.where, strlen(s->record.where));
-    free(which);
+    free(stored);
     r->files = (uint32_t)files, r->where_bytes = (uint32_t)strlen(s->record.where);
     return st;
 }

@@ -1,5 +1,6 @@
-/* data/format_bin.h -- packed shards, written by `treb data pack`: rendered samples with their pictures still
- * encoded. Little-endian, every part aligned to 8 bytes, for mapping:
+/* data/format_bin.h -- packed shards, written by `treb data pack`: rendered samples with their pictures as
+ * files: as they were, or decoded, in the size that the model reads (BMP). Little-endian, every part aligned
+ * to 8 bytes, for mapping:
  *
  *   BinHead
  *   per sample: ids (tokens x i32), targets (tokens x i32), RecordSlice x slices,
@@ -38,6 +39,7 @@ typedef struct BinWriter {
     BinRow  *row;
     int64_t  rows, cap;
     void    *hash;                       /* XXH3 state of the sample that is written */
+    bool     decoded;                    /* pictures are stored decoded; set after bin_writer_open */
     bool     broken;                     /* writing failed: not an error of a sample */
 } BinWriter;
 

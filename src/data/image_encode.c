@@ -158,6 +158,43 @@ Status image_encode_jpeg(Text *out, const uint8_t *rgb, int64_t h, int64_t w, in
     return st;
 }
 
+/* ---- BMP ---- */
+
+enum { BMP_HEAD = 54 };
+
+static void put_le32(uint8_t *at, size_t v)
+{
+    for (int i = 0; i < 4; i++) at[i] = (uint8_t)(v >> 8 * i);
+}
+
+/* Rows from the top down, hence the negative height; blue first. */
+static void bmp_fill(uint8_t *out, const uint8_t *rgb, int64_t h, int64_t w, size_t stride)
+{
+    out[0] = 'B', out[1] = 'M';
+    put_le32(out + 2, BMP_HEAD + stride * (size_t)h), put_le32(out + 10, BMP_HEAD);
+    put_le32(out + 14, BMP_HEAD - 14);
+    put_le32(out + 18, (size_t)w), put_le32(out + 22, (size_t)-h);
+    out[26] = 1, out[28] = 24;
+    for (int64_t y = 0; y < h; y++)
+        for (int64_t x = 0; x < w; x++) {
+            uint8_t *to = out + BMP_HEAD + (size_t)y * stride + 3 * x;
+            const uint8_t *from = rgb + 3 * (y * w + x);
+            to[0] = from[2], to[1] = from[1], to[2] = from[0];
+        }
+}
+
+Status image_encode_bmp(Text *out, const uint8_t *rgb, int64_t h, int64_t w)
+{
+    TRY(check_sides("BMP", h, w));
+    size_t   stride = ((size_t)w * 3 + 3) / 4 * 4, n = BMP_HEAD + stride * (size_t)h;
+    uint8_t *file = calloc(1, n);
+    if (!file) return fail(E_FIT, "no memory for a picture of %zu bytes", n);
+    bmp_fill(file, rgb, h, w, stride);
+    Status st = text_push(out, (const char *)file, n);
+    free(file);
+    return st;
+}
+
 /* ---- files ---- */
 
 Status image_encode_png_file(const char *path, const uint8_t *rgb, int64_t h, int64_t w)

@@ -353,11 +353,11 @@ size_t sample_host_bytes(const Sample *s)
            (size_t)s->slice_cap * sizeof *s->slice + 4 * s->record.len;
 }
 
-static Status frame_load(const Sample *s, SampleScratch *t, const SampleConf *c, const RecordSlice *v,
-                         int frame, int k)
+Status sample_frame(const Sample *s, SampleScratch *t, const SampleConf *c, int64_t slice, int frame, int k)
 {
-    const void *bytes;
-    size_t      len;
+    const RecordSlice *v = &s->slice[slice];
+    const void        *bytes;
+    size_t             len;
     TRY(sample_bytes(&bytes, &len, s, t, c, frame));
     TRY(image_decode(&t->decoded[k], bytes, len, NULL, sample_frame_name(s, frame)));
     TRY_CTX(image_resize(&t->resized[k], &t->decoded[k], v->h * c->picture.patch, v->w * c->picture.patch),
@@ -370,8 +370,8 @@ Status sample_pixels(void *out, bool bytes, const Sample *s, SampleScratch *t, c
 {
     const RecordSlice *v = &s->slice[slice];
     bool               two = v->b >= 0 && v->b != v->a;
-    TRY_CTX(frame_load(s, t, c, v, v->a, 0), "%s", s->record.where);
-    if (two) TRY_CTX(frame_load(s, t, c, v, v->b, 1), "%s", s->record.where);
+    TRY_CTX(sample_frame(s, t, c, slice, v->a, 0), "%s", s->record.where);
+    if (two) TRY_CTX(sample_frame(s, t, c, slice, v->b, 1), "%s", s->record.where);
     image_patches(out, bytes, &t->resized[0], two ? &t->resized[1] : NULL, &c->picture);
     return OK;
 }

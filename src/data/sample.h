@@ -67,6 +67,9 @@ size_t      sample_host_bytes(const Sample *s);  /* of a loaded sample, estimate
 /* h * w rows of patch_dim floats of one slice. */
 MUST Status sample_pixels(void *out, bool bytes, const Sample *s, SampleScratch *t, const SampleConf *c,
                           int64_t slice);
+/* A frame of a slice, decoded and resized, in t->resized[k]. */
+MUST Status sample_frame(const Sample *s, SampleScratch *t, const SampleConf *c, int64_t slice, int frame,
+                         int k);
 /* The bytes of a frame's file. They belong to the record, or are valid until the next call with t. */
 MUST Status sample_bytes(const void **bytes, size_t *len, const Sample *s, SampleScratch *t,
                          const SampleConf *c, int frame);
