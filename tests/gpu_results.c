@@ -17,8 +17,9 @@ static void losses(void)
 {
     for (int i = 0; i < 40; i++) {
         fresh();
-        Tensor sums = output(doubles(SUMS, (double[]){ any_double(), any_double(), any_double() }));
-        Tensor ce = doubles(1, (double[]){ i % 9 ? any_double() : NAN }), aux = in2(F32, 1, 3, DENSE);
+        double before[SUMS] = { any_double(), any_double(), any_double(), any_double() };
+        Tensor sums = output(doubles(SUMS, before)), aux = in2(F32, 1, 3, DENSE);
+        Tensor ce = doubles(2, (double[]){ i % 9 ? any_double() : NAN, any_double() });
         Factor a = any_factor(0.37f), z = any_factor(0.11f);
         exact(sums);
         CALL(add_losses, sums, ce, i % 3 ? aux : none, a, z);
@@ -59,7 +60,7 @@ static void verdicts(void)
         fresh();
         double     a = values[num_below(9)], b = values[num_below(9)], n = values[num_below(9)];
         Tensor     guard = output(doubles(GUARD_CELLS, (double[]){ 7, num_below(2) * 5.0, i % 5 == 0 }));
-        Tensor     sums = doubles(SUMS, (double[]){ a, i % 2 ? b : 1, 0.25 }), sumsq = doubles(1, &n);
+        Tensor     sums = doubles(SUMS, (double[]){ a, i % 2 ? b : 1, 0.25, 0.125 }), sumsq = doubles(1, &n);
         StepLimits limits = { .aux_coeff = 0.01, .z_coeff = 0.5, .spike = i % 3 ? 10 : 0,
                               .supervised = i % 4 > 0 };
         exact(guard);

@@ -163,7 +163,8 @@ static inline EngineConf engine_conf(const Case *c)
 {
     EngineConf conf = { .backend = "cpu", .dtype = c->dtype, .store = c->store, .budget = budget_of(c),
                         .aux = c->aux,
-                        .aux_coeff = c->aux ? 0.02f : 0, .z_coeff = 0.01f, .train = true };
+                        .aux_coeff = c->aux ? 0.02f : 0, .z_coeff = 0.01f, .mtp_weight = 0.3f,
+                        .train = true };
     conf.budget.by_document = c->aux >= AUX_DOCUMENT;
     if (c->shape.text.score_bias && !c->lora) conf.bias_rate = 1e-3f;
     if (c->lora) conf.lora = *c->lora;
@@ -282,10 +283,11 @@ static inline const char *case_text(const Case *c)
     const RuleInput *r = &c->rule;
     snprintf(t, sizeof t,
              "world %d: tp %d cp %d (%s) pp %d vpp %d ep %d etp %d zero %d replicas %d %s/%d"
-             " capacity %g aux %d%s%s %s/%d%s%s",
+             " capacity %g aux %d%s%s%s %s/%d%s%s",
              (int)r->world, (int)r->tp, (int)r->cp, r->cp_comm, (int)r->pp, (int)r->vpp, (int)r->ep,
              (int)r->etp, (int)r->zero, (int)r->replicas, r->dispatcher, (int)r->domain, c->rank_capacity,
-             (int)c->aux, c->pictures ? " pictures" : "", r->overlap ? " overlap" : "",
+             (int)c->aux, c->pictures ? " pictures" : "", c->shape.text.mtp ? " mtp" : "",
+             r->overlap ? " overlap" : "",
              r->recomputes ? r->recompute[0] : "keep", (int)r->recompute_layers,
              r->offloads ? " offload " : "", r->offloads ? r->offload[0] : "");
     return t;
@@ -314,7 +316,9 @@ static inline ModelShape draw_shape(uint64_t seed, uint64_t k)
     const char *given = getenv("TREB_FAMILY");
     int family = given ? atoi(given) : (int)rng_below(seed, 7, k + 28, 2 * FAMILY_TEXTS);
     if (family < 1 || family > FAMILY_TEXTS) return shape_of(rng_below(seed, 7, k + 14, 2));
-    return small_shape(family_text[family - 1]);
+    ModelShape s = small_shape(family_text[family - 1]);
+    if (s.text.score_bias) s.text.mtp = (int64_t)rng_below(seed, 7, k + 14, 2);
+    return s;
 }
 
 /* The capacity of an even share, with at least one token of each rank. */

@@ -26,9 +26,7 @@ static bool is_ours(const char *dir)
     snprintf(file, sizeof file, "%s/config.json", dir);
     EXPECT_OK(json_load(&hf, file));
     EXPECT_OK(json_str(hf, "model_type", "?", &type));
-    int64_t further = 0;                 /* layers that predict further tokens do not train here */
-    EXPECT_OK(json_int(hf, "num_nextn_predict_layers", 0, &further));
-    bool ours = !family_find(&family, type) && !further;
+    bool ours = !family_find(&family, type);
     json_decref(hf);
     return ours;
 }

@@ -23,11 +23,12 @@ static Tensor ints(int64_t rows, int64_t cols, const int32_t *v)
 
 static void losses_add_up(void)
 {
-    Tensor  sums = doubles(SUMS, (double[]){ 1, 2, 3 }), ce = doubles(1, (double[]){ 0.5 });
+    Tensor  sums = doubles(SUMS, (double[]){ 1, 2, 3, 4 }), ce = doubles(2, (double[]){ 0.5, 0.25 });
     Tensor  aux = num_vals(F32, 1, 3, (float[]){ 4, 8, NAN });
     double *s = sums.data;
     op_add_losses(BE, sums, ce, aux, factor(0.25f), factor(0.5f));
-    EXPECT(s[SUM_CE] == 1.5 && s[SUM_AUX] == 3 && s[SUM_Z] == 7, "%g %g %g", s[0], s[1], s[2]);
+    EXPECT(s[SUM_CE] == 1.5 && s[SUM_AUX] == 3 && s[SUM_Z] == 7 && s[SUM_MTP] == 4.25, "%g %g %g %g",
+           s[0], s[1], s[2], s[3]);
     op_add_losses(BE, sums, ce, absent, factor(0.25f), factor(0.5f));
     EXPECT(s[SUM_CE] == 2 && s[SUM_AUX] == 3 && s[SUM_Z] == 7, "without routers: %g %g %g", s[0], s[1], s[2]);
     num_clear();
@@ -99,7 +100,7 @@ static void verdicts(void)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Tensor  guard = doubles(GUARD_CELLS, (double[]){ -1, rows[i].highest, rows[i].held });
-        Tensor  sums = doubles(SUMS, (double[]){ rows[i].ce, rows[i].aux, 0 });
+        Tensor  sums = doubles(SUMS, (double[]){ rows[i].ce, rows[i].aux, 0, 0 });
         double *g = guard.data;
         StepLimits limits = { .aux_coeff = 0.5, .spike = 10, .supervised = !rows[i].empty };
         op_step_verdict(BE, guard, sums, doubles(1, &rows[i].sumsq), limits);

@@ -294,6 +294,11 @@ static void large_models_fit(void)
     Search *s = searched(&a);
     EXPECT(s->n && !s->found->tight, "%d", s->n);
     EXPECT_OK(search_places(s));
+    EXPECT(s->places == a.top && s->dried, "%d places, %d dry runs", s->places, s->dried);
+    done(s);
+    a = asked("minimax-m2", "h100", 1024, 4096, 8192);
+    s = searched(&a);
+    EXPECT_OK(search_places(s));
     EXPECT(s->places == a.top && !s->dried, "%d places, %d dry runs of a model that cannot be built",
            s->places, s->dried);
     done(s);
@@ -445,7 +450,7 @@ static void the_first_is_a_recipe(void)
 
 static void unbuildable_model_has_no_recipe(void)
 {
-    SearchAsk a = asked("deepseek-v3", "h100", 1024, 4096, 8192);
+    SearchAsk a = asked("minimax-m2", "h100", 1024, 4096, 8192);
     Search *s = searched(&a);
     Config c;
     if (s->n) EXPECT_FAIL(search_config(&c, &a, s->found), E_CONFIG, "only the analytic model");

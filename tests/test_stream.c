@@ -79,6 +79,26 @@ static void packs_documents(void)
     stream_close(&s);
 }
 
+/* Tokens and targets one further: nothing crosses from a document to the next. */
+static void shifts_inside_documents(void)
+{
+    static const int32_t ids[] = { 5, 6, 7, 8, 9, 3 }, targets[] = { 6, 7, -1, 9, -1, 4 };
+    static const int32_t want_ids[] = { 6, 7, 0, 9, 0, 0, 0, 0 };
+    static const int32_t want_row[] = { -1, 0, -1, -1, -1 }, want_label[] = { -1, 7, -1, -1, -1 };
+    Budget  small = { .tokens = 8, .docs = 4, .supervised = 5 };
+    int32_t got[8], row[5], label[5];
+    Stream  s;
+    EXPECT_OK(stream_open(&s, &shape, &small));
+    for (int d = 0, at = 0; d < 3; at += 3 - d, d++)             /* documents of 3, 2 and 1 tokens */
+        EXPECT_OK(stream_add(&s, &(Document){ 3 - d, ids + at, targets + at, 0, NULL }));
+    stream_shift(&s, got, row, label);
+    for (int i = 0; i < 8; i++) EXPECT(got[i] == want_ids[i], "id %d: %d", i, got[i]);
+    for (int i = 0; i < 5; i++)
+        EXPECT(row[i] == want_row[i] && label[i] == want_label[i], "row %d: %d, %d", i, row[i], label[i]);
+    EXPECT(stream_shifted_targets(&s) == 1, "%lld targets", (long long)stream_shifted_targets(&s));
+    stream_close(&s);
+}
+
 static void refuses(void)
 {
     Stream s;
@@ -103,6 +123,7 @@ int main(void)
     RUN(positions);
     RUN(merge_block_order);
     RUN(packs_documents);
+    RUN(shifts_inside_documents);
     RUN(refuses);
     return lab_report();
 }

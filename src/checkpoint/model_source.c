@@ -142,6 +142,7 @@ static Status open_all(ModelSource *s, const struct cfg_model *c)
     s->preset = c->preset;
     TRY(find_model(s, c));
     TRY(shape_read(&s->shape, s->hf, *c->preset ? c->preset : c->path));
+    if (s->weights) TRY(weights_find_mtp(&s->shape, s->weights));
     TRY(choose_dtype(s, c->dtype));
     TRY(tokenizer_open(&s->tokenizer, s->folder));
     return check_tokenizer(s);

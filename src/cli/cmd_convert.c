@@ -144,6 +144,7 @@ static Status to_merged(Convert *c, const char *named, const char *dtype)
     TRY(find_base(base, c, named));
     if (!*base || shape_load(&shape, base))
         return no_base(c, base);
+    TRY(weights_find_mtp(&shape, base));
     TRY(choose_dtype(c, &shape, dtype));
     TRY(refuse_overwrite(c->to, "config.json"));
     if (checkpoint_is(c->from)) TRY(checkpoint_verify(c->from));
@@ -217,6 +218,7 @@ static Status convert(const ConvertArgs *a, const char *from, const char *to)
     if (a->base) return fail(E_CONFIG, "--base: %s has no adapter in it", from);
     TRY(find_config(&c, a->config));
     TRY(shape_load(&shape, c.config));
+    if (weights_exist(from)) TRY(weights_find_mtp(&shape, from));
     TRY(choose_dtype(&c, &shape, a->dtype));
     TRY(refuse_overwrite(to, "config.json"));
     return to_hub(&c, &shape);

@@ -47,6 +47,8 @@ static Status first_pass(Parity *p)
     TRY(p->tap_status);
     TRY(engine_read_losses(&p->e, &l));
     TRY(parity_add_scalar(p, "loss", l.total));
+    if (p->c.mtp_weight > 0) TRY(parity_add_scalar(p, "main_loss", l.ce));
+    if (p->c.mtp_weight > 0) TRY(parity_add_scalar(p, "mtp_loss", l.mtp / p->c.mtp_weight));
     if (p->c.shape.text.E && shape_sparse_layers(&p->c.shape.text))
         TRY(parity_add_scalar(p, "aux_loss", l.aux));
     TRY(parity_add_logits(p));
@@ -98,6 +100,7 @@ static Status open_engine(Parity *p)
                         .budget    = p->c.stream.budget,
                         .aux       = AUX_POOLED,
                         .aux_coeff = (float)p->c.aux_coef,
+                        .mtp_weight = (float)p->c.mtp_weight,
                         .lora      = p->c.adapter.conf,
                         .precision = p->precision,
                         .fp8_weight_cache = true,

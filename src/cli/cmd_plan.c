@@ -82,6 +82,7 @@ static Status plan_recipe(PlanAsk *p)
     ModelShape shape;
     char       from[160];
     TRY(dryrun_shape(&shape, from, sizeof from, &p->recipe.model));
+    TRY(recipe_shape(&shape, &p->recipe));
     RuleInput x = rules_input(&p->recipe, &shape, p->ranks, p->per_node);
     TRY(rules_check(&x, &log));
     TRY(dryrun_open(&d, &p->recipe, p->ranks, p->per_node, p->timed ? &p->hw : NULL));

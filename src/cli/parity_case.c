@@ -256,6 +256,8 @@ static Status read_files(ParityCase *c, const char *dir)
         TRY(read_model(c, dir, data));
         TRY(read_record(c, data));
     }
+    TRY(json_num(c->info, "mtp_loss_weight", 0, &c->mtp_weight));
+    if (!(c->mtp_weight > 0)) c->shape.text.mtp = 0;
     return json_num(c->info, "aux_coef", c->shape.text.aux_coef, &c->aux_coef);
 }
 

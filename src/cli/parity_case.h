@@ -18,7 +18,7 @@ typedef struct ParityCase {
     bool        has_expected;
     PeftFile adapter;                     /* conf.rank 0: none */
     Json       *info;                        /* info.json or NULL */
-    double      aux_coef;
+    double      aux_coef, mtp_weight;        /* mtp_weight 0: no further tokens are predicted */
     int64_t     B, S;                        /* the padded batch */
     Stream      stream;
     int32_t    *at;                          /* (tokens) b * S + s of each stream row */

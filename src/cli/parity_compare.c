@@ -8,7 +8,7 @@
 
 static ParityKind kind_of_value(const char *name)
 {
-    if (!strcmp(name, "loss"))                return PARITY_LOSS;
+    if (!strcmp(name, "loss") || !strcmp(name, "main_loss") || !strcmp(name, "mtp_loss")) return PARITY_LOSS;
     if (!strcmp(name, "aux_loss"))            return PARITY_AUX;
     if (!strcmp(name, "logits"))              return PARITY_LOGITS;
     if (!strncmp(name, "grad.", 5))           return PARITY_GRAD;

@@ -72,7 +72,7 @@ static int router_index(const Parity *p, int index)
         const char *name = p->c.expected.tensor[i].name;
         by_layer = !strncmp(name, "router.", 7) && strstr(name, ".weights");
     }
-    for (int l = 0, moe = 0; by_layer && l < t->L; l++)
+    for (int l = 0, moe = 0; by_layer && l < shape_layers(t); l++)
         if (shape_is_sparse(t, l) && moe++ == index) return l;
     return index;
 }

@@ -169,7 +169,7 @@ static void set_mtp(Task *t, SearchOptions *w)
 {
     if (w->mtp < 0 || w->mtp == t->model->text.mtp) return;
     if (t->model != &w->loaded) w->loaded = *t->model;
-    w->loaded.text.mtp = w->mtp, t->model = &w->loaded;
+    w->loaded.text.mtp = w->mtp, w->loaded.mtp_asked = true, t->model = &w->loaded;
 }
 
 static Status read_task(Task *t, SearchOptions *w)

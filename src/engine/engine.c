@@ -85,7 +85,8 @@ static void put_scalars(Engine *e, const LossScales *m)
 {
     const Batch *b = e->forward.batch;
     float z = m->z * e->conf.z_coeff;
-    batch_put_scalars(b, &e->be, &(MicroScalars){ .ce = m->ce, .aux = m->aux * e->conf.aux_coeff,
+    batch_put_scalars(b, &e->be, &(MicroScalars){ .ce = m->ce, .mtp = m->mtp,
+                                                  .aux = m->aux * e->conf.aux_coeff,
                                                   .z = b->real ? z / (float)b->real : 0.0f,
                                                   .part = m->weight, .dropout_seed = m->dropout_seed });
 }
@@ -98,6 +99,7 @@ static void point_at_scalars(const Engine *e, ModelAct *a, const LossScales *m)
     a->aux.form = e->conf.aux, a->aux.keep = m->carry;
     a->aux.coeff = factor_at(&s->aux), a->aux.part = factor_at(&s->part);
     a->aux.z = e->conf.z_coeff != 0 ? factor_at(&s->z) : factor(0);
+    a->mtp_scale = factor_at(&s->mtp);
     a->dropout_seed = m->dropout_seed ? &s->dropout_seed : NULL;
 }
 
@@ -162,7 +164,8 @@ static void count_experts(Engine *e, int chunk, int slot)
 {
     const Chunk *c = &e->model.chunk[chunk];
     const Batch *b = e->forward.batch;
-    for (int64_t l = 0, i = 0; l < c->to; l++) {
+    int64_t to = c->to + (c->heads ? e->model.shape.text.mtp : 0);
+    for (int64_t l = 0, i = 0; l < to; l++) {
         if (!shape_is_sparse(&e->model.shape.text, l)) continue;
         int64_t at = i++;
         if (l < c->from) continue;
@@ -224,8 +227,10 @@ void engine_forward_micro(Engine *e, const LossScales *m)
 
 void engine_forward(Engine *e, float scale)
 {
-    engine_forward_micro(
-        e, &(LossScales){ .ce = scale, .aux = 1, .z = 1, .weight = 1, .dropout_seed = e->dropout_seed });
+    int64_t further = engine_batch(e)->next_targets;
+    float   mtp = further ? e->conf.mtp_weight / (float)further : 0;
+    engine_forward_micro(e, &(LossScales){ .ce = scale, .mtp = mtp, .aux = 1, .z = 1, .weight = 1,
+                                           .dropout_seed = e->dropout_seed });
 }
 
 void engine_backward(Engine *e) { engine_run_backward(e, e->at, 0, 0, (Tensor){ 0 }); }
@@ -339,14 +344,14 @@ void engine_add_slot_losses(Engine *e, int slot, const LossScales *m, bool aux)
 Status engine_read_losses(Engine *e, Losses *l)
 {
     const ModelAct *a = &e->act[0];
-    double ce = 0;
+    double ce[2] = { 0 };
     float out[3] = { 0 };
     TRY(engine_wait_for_peers(e));
-    backend_fetch(&e->be, &ce, a->loss);
+    backend_fetch(&e->be, ce, a->loss);
     if (t_has(a->aux.out)) backend_fetch(&e->be, out, a->aux.out);
     TRY(engine_finish_eval(e));
-    *l = (Losses){ .ce = ce, .aux = out[0], .z = out[1] };
-    l->total = ce + (double)e->conf.aux_coeff * out[0] + (double)e->conf.z_coeff * out[1];
+    *l = (Losses){ .ce = ce[0], .mtp = ce[1], .aux = out[0], .z = out[1] };
+    l->total = ce[0] + ce[1] + (double)e->conf.aux_coeff * out[0] + (double)e->conf.z_coeff * out[1];
     return OK;
 }
 

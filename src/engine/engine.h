@@ -47,6 +47,7 @@ typedef struct EngineConf {
     AuxForm     aux;
     bool        aux_over_step;           /* AUX_LAYER with the expert counts of the step so far */
     float       aux_coeff, z_coeff;
+    float       mtp_weight;              /* of the loss of further tokens, where the model predicts them */
     float       bias_rate;               /* step of the routers' score biases after an update; 0: they stay */
     double      capacity;                /* factor of experts, see Moe; 0: no row is dropped */
     bool        pad, balance;            /* pad to that capacity; random even routing, for benchmarks */
@@ -77,7 +78,7 @@ typedef enum { A_PARAM, A_GRAD, A_OPTIM, A_BATCH, A_ACT, A_SCRATCH, A_HOST, AREN
 const char *engine_arena_label(ArenaId a);      /* "weights": what it holds, for messages and tables */
 
 enum { MAX_SLOTS = 512 };                /* micro-batches in flight on a stage */
-enum { MICRO_COUNTS = 5 };               /* counts of a micro-batch that data-parallel ranks exchange */
+enum { MICRO_COUNTS = 6 };               /* counts of a micro-batch that data-parallel ranks exchange */
 
 typedef struct PlanLabel { const char *name; size_t bytes; } PlanLabel;
 
@@ -98,9 +99,9 @@ typedef struct EnginePlan {
     Ledger  step_ledger;                 /* of a step beyond its micro-batches: gradient sums, the update */
 } EnginePlan;
 
-/* Weights of a micro-batch in its step: factors of its summed cross entropy and of its auxiliary losses, and
- * how its expert counts join those of the step (Aux.keep, Aux.part). */
-typedef struct LossScales { float ce, aux, z, carry, weight; uint64_t dropout_seed; } LossScales;
+/* Weights of a micro-batch in its step: factors of its summed cross entropies and of its auxiliary losses,
+ * and how its expert counts join those of the step (Aux.keep, Aux.part). */
+typedef struct LossScales { float ce, mtp, aux, z, carry, weight; uint64_t dropout_seed; } LossScales;
 
 /* What the host's structs of a slot describe: the forward that the host's code ran last. A forward that is
  * launched as a graph fills the same memory without that code. */
@@ -157,7 +158,8 @@ typedef struct Engine {
 } Engine;
 
 
-typedef struct Losses { double total, ce, aux, z; } Losses;     /* total = ce + coeff aux + z_coeff z */
+/* total = ce + mtp + coeff aux + z_coeff z; mtp is weighted. */
+typedef struct Losses { double total, ce, mtp, aux, z; } Losses;
 
 /* Peak bytes that a run has used of an arena and of those counted with it in EnginePlan.bytes. */
 size_t      engine_arena_peak(const Engine *e, ArenaId a);

@@ -82,7 +82,7 @@ static Status open_batches(Engine *e, bool prefetch)
 {
     BatchConf conf = { .shape = shape_stream(&e->model.shape), .budget = e->conf.budget,
                        .mesh = &e->mesh, .context = e->conf.ranks.context,
-                       .tower = e->model.vision.depth > 0,
+                       .tower = e->model.vision.depth > 0, .further = e->model.mtp.w != NULL,
                        .buckets = e->conf.graphs || e->conf.deterministic };
     conf.shape.bytes = e->byte_pixels;
     TRY(count_in_flight(&e->pipe, &e->batches));
@@ -150,7 +150,7 @@ static Status open_results(Engine *e)
 {
     const TextShape *t = &e->model.shape.text;
     StepResultsConf conf = { .tensors = params_tensors(&e->model.params),
-                             .layers  = e->conf.train ? shape_sparse_layers(t) : 0, .experts = t->E,
+                             .layers  = e->conf.train ? shape_routers(t) : 0, .experts = t->E,
                              .micros  = micros_of(&e->conf.ranks),
                              .rows    = e->conf.per_row_loss ? e->conf.budget.supervised : 0 };
     TRY(step_results_open(&e->results, &e->be, &e->arena[A_OPTIM], &conf));
@@ -162,7 +162,7 @@ static Status open_results(Engine *e)
 static Status lay_out(Engine *e)
 {
     BackendTraits  traits = backend_traits(e->conf.backend);
-    int64_t sparse = shape_sparse_layers(&e->model.shape.text);
+    int64_t sparse = shape_routers(&e->model.shape.text);
     shard_bind(&e->shard, &e->be, &e->arena[A_PARAM], &e->arena[A_GRAD], &e->arena[A_OPTIM],
                &e->arena[A_HOST]);
     shard_keep_fp8(&e->shard, &e->arena[A_PARAM]);
@@ -206,7 +206,7 @@ static Status open_mesh(Engine *e, bool dry_run)
 
 static void set_capacity(Engine *e)
 {
-    for (int64_t l = 0; l < e->model.shape.text.L; l++) {
+    for (int64_t l = 0; l < shape_layers(&e->model.shape.text); l++) {
         Moe *m = decoder_moe(&e->model.layer[l]);
         if (m) m->capacity = e->conf.capacity, m->pad = e->conf.pad, m->balance = e->conf.balance;
     }
@@ -242,9 +242,12 @@ static Status open_model(Engine *e, const ModelShape *s)
     const bool *frozen = e->conf.train ? e->conf.frozen : all_frozen;
     const Ranks *r = &e->conf.ranks;
     Chunk whole = { 0, s->text.L, true, true };
-    TRY(model_open_part(&e->model, s, frozen, &e->conf.lora, &e->mesh, r->world ? r->chunk : &whole,
+    ModelShape own = *s;
+    if (!e->conf.train || e->conf.frozen[G_LLM] || e->conf.lora.rank > 0)
+        own.text.mtp = 0;                                /* what predicts further tokens trains with all */
+    TRY(model_open_part(&e->model, &own, frozen, &e->conf.lora, &e->mesh, r->world ? r->chunk : &whole,
                         e->mesh.layout.vpp));
-    return work_open(&e->work, s, frozen, &e->conf.lora);
+    return work_open(&e->work, &own, frozen, &e->conf.lora);
 }
 
 static Status open_pipe(Engine *e, bool slots_by_chunk)

@@ -48,7 +48,7 @@ static void send_to_neighbours(Engine *e, int chunk, int slot)
 static void run_chunk(Engine *e, int chunk, int slot, bool last)
 {
     const Chunk *c = &e->model.chunk[chunk];
-    LossScales  m = { .ce = 1, .aux = 1, .z = 1, .weight = 1, .dropout_seed = 1 };
+    LossScales  m = { .ce = 1, .mtp = 1, .aux = 1, .z = 1, .weight = 1, .dropout_seed = 1 };
     Tensor in = c->embeds ? (Tensor){ 0 } : engine_recv_buffer(e, 0, 0, c->from);
     bool   fed = e->conf.train && pipe_from(&e->pipe, backward_of(chunk)) >= 0;
     Tensor back = fed ? engine_recv_buffer(e, 1, 0, c->to) : (Tensor){ 0 };

@@ -7,7 +7,7 @@
 Status expert_counts_open(ExpertCounts *r, const Engine *e)
 {
     const TextShape *t = &e->model.shape.text;
-    *r = (ExpertCounts){ .layers = shape_sparse_layers(t), .experts = t->E };
+    *r = (ExpertCounts){ .layers = shape_routers(t), .experts = t->E };
     if (!r->layers) return OK;
     int64_t n = r->layers * r->experts;
     r->text   = calloc((size_t)(4 * n), sizeof *r->text);
@@ -17,7 +17,7 @@ Status expert_counts_open(ExpertCounts *r, const Engine *e)
         expert_counts_close(r);
         return fail(E_FIT, "no host memory to count the choices of %lld routers", (long long)t->L);
     }
-    for (int64_t l = 0, i = 0; l < t->L; l++)
+    for (int64_t l = 0, i = 0; l < shape_layers(t); l++)
         if (shape_is_sparse(t, l)) r->layer[i++] = l;
     return OK;
 }

@@ -43,7 +43,7 @@ static double adapter_flops(const Counter *k, const Param *w, bool before)
 static Part ledger_part(WalkPart p)
 {
     if (p == WALK_MERGER) return PART_MERGER;
-    return p == WALK_HEAD ? PART_HEAD : p < WALK_EMBED ? PART_VISION : PART_DECODER;
+    return p == WALK_HEAD || p == WALK_MTP_HEAD ? PART_HEAD : p < WALK_EMBED ? PART_VISION : PART_DECODER;
 }
 
 static void count_step(void *self, WalkPlace at, const LayerStep *s, Param *w, bool before)
@@ -52,12 +52,12 @@ static void count_step(void *self, WalkPlace at, const LayerStep *s, Param *w, b
     Rates   *r = &k->r;
     Part     part = ledger_part(at.part);
     bool     tower = at.part < WALK_EMBED, input = k->back && before;
-    if (s->type == STEP_VECTOR) return;
+    if (s->type == STEP_VECTOR || (at.part >= WALK_MTP && !k->back)) return;
     if (s->type == STEP_CORE) {
         (tower ? &r->vpair : &r->pair)->part[part] += 2 * step_macs(s) * (input ? 3 : 1);
         return;
     }
-    Flops *rate = tower ? &r->patch : at.part == WALK_HEAD ? &r->supervised : &r->token;
+    Flops *rate = tower ? &r->patch : part == PART_HEAD ? &r->supervised : &r->token;
     double rows = at.rows * (s->rows == ROWS_EXPERTS ? k->K : 1);
     double grads = 1 + (k->back && param_gets_grad(w)) + input;
     rate->part[part] += rows * (2 * step_macs(s) * grads + adapter_flops(k, w, input));

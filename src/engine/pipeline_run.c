@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Counts of a micro-batch that data-parallel ranks exchange before a step. */
-typedef struct MicroCount { int64_t tokens, supervised, patches, visual, docs; } MicroCount;
+typedef struct MicroCount { int64_t tokens, supervised, further, patches, visual, docs; } MicroCount;
 
 _Static_assert(sizeof(MicroCount) == MICRO_COUNTS * sizeof(int64_t),
                "MICRO_COUNTS must be the fields of MicroCount");
@@ -29,15 +29,16 @@ static void count_step(StepSums *sum, Engine *e, Stream *const *micro, int n)
         Load  load = load_of(s);
         Flops f = flops_train(&e->work, &load);
         flops_add(&sum->model, &f);
-        mine[i] = (MicroCount){ s->tokens, s->supervised, s->patches, s->visual, s->docs };
+        int64_t further = e->model.shape.text.mtp ? stream_shifted_targets(s) : 0;
+        mine[i] = (MicroCount){ s->tokens, s->supervised, further, s->patches, s->visual, s->docs };
         sum->token_budget += s->budget.tokens * dp->size;
     }
     comm_host_gather(dp, e->counts, mine, (size_t)n * sizeof *mine);
     comm_host_sum(dp, sum->model.part, PART_N);
     for (int i = 0; i < n * dp->size; i++) {
         const MicroCount *c = (MicroCount *)e->counts + i;
-        sum->tokens += c->tokens, sum->supervised += c->supervised, sum->patches += c->patches;
-        sum->visual += c->visual, sum->docs += c->docs;
+        sum->tokens += c->tokens, sum->supervised += c->supervised, sum->further += c->further;
+        sum->patches += c->patches, sum->visual += c->visual, sum->docs += c->docs;
     }
 }
 
@@ -53,7 +54,8 @@ static LossScales loss_scales(const Engine *e, const StepSums *sum, int at)
     LossScales m = { .z   = (float)tokens,
                      .aux = (float)(by_document ? fraction(c->docs, sum->docs) : tokens) };
     if (sum->supervised) m.ce = (float)(1.0 / (double)sum->supervised);
-    else                 m.aux = m.z = 0;                    /* without a loss there is nothing to balance */
+    if (sum->further)    m.mtp = (float)((double)e->conf.mtp_weight / (double)sum->further);
+    if (!sum->supervised) m.aux = m.z = 0;                    /* without a loss there is nothing to balance */
     for (int r = 0; r < e->mesh.size[AX_DP]; r++)
         for (int i = 0; i <= at; i++) so_far += counts_of(e, r)[i].tokens;
     if (e->dropout_seed) m.dropout_seed = rng_u64(e->dropout_seed, 0, (uint64_t)at) | 1;
@@ -214,8 +216,11 @@ void pipeline_queue(Engine *e, const PipelineStep *s, StepSums *out)
 void pipeline_sums(const Engine *e, int slot, StepSums *out)
 {
     const double *sums = e->results.slot[slot].sums.data;
+    double weight = (double)e->conf.mtp_weight;
     out->ce = sums[SUM_CE], out->aux = sums[SUM_AUX], out->z = sums[SUM_Z];
-    out->total = out->ce + (double)e->conf.aux_coeff * out->aux + (double)e->conf.z_coeff * out->z;
+    out->mtp = weight > 0 ? sums[SUM_MTP] / weight : 0;
+    out->total = out->ce + sums[SUM_MTP] + (double)e->conf.aux_coeff * out->aux +
+                 (double)e->conf.z_coeff * out->z;
 }
 
 static Status drain(Engine *e)

@@ -25,6 +25,20 @@ static Status assign_chunks(Ranks *r, const RuleInput *x, int stage)
                : fail(E_CONFIG, "parallel.vpp = %d: at most %d are supported; lower it", chunks, MAX_CHUNKS);
 }
 
+Status recipe_shape(ModelShape *s, const Config *c)
+{
+    bool train = !strcmp(c->model.mtp, "train");
+    bool partly = c->lora.rank > 0 || *c->lora.path || c->model.freeze_llm;
+    if (train && !s->text.mtp)
+        return fail(E_CONFIG, "model.mtp = train: the model has no layer that predicts further tokens; set "
+                    "it to auto");
+    if (train && partly)
+        return fail(E_CONFIG, "model.mtp = train: the layer that predicts further tokens trains with the "
+                    "whole decoder alone; set it to auto");
+    if (partly || !strcmp(c->model.mtp, "drop")) s->text.mtp = 0;
+    return OK;
+}
+
 Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShape *s, Comm *world,
                     const Log *log)
 {
@@ -168,6 +182,7 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
                        .balance       = c->moe.force_balance,
                        .aux_coeff     = (float)c->moe.aux_loss_coeff,
                        .z_coeff       = (float)c->moe.z_loss_coeff,
+                       .mtp_weight    = (float)c->model.mtp_loss_weight,
                        .bias_rate     = s->text.score_bias ? (float)c->moe.bias_update_rate : 0,
                        .ranks         = *ranks,
                        .evaluate      = recipe_has_eval(c),

@@ -6,6 +6,10 @@
 #include "base/log.h"
 #include "engine/engine.h"
 
+/* What the recipe trains of the model: without its layer that predicts further tokens (model.mtp), where it
+ * is dropped or not the whole decoder trains. */
+MUST Status recipe_shape(ModelShape *s, const Config *c);
+
 /* Checks the recipe's layout for this model on the ranks of `world` (NULL: one) against all rules, then fills
  * in this rank's part. place gets its coordinates; warnings go to log. */
 MUST Status recipe_ranks(Ranks *r, Mesh *place, const Config *c, const ModelShape *s, Comm *world,

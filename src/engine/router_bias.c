@@ -4,7 +4,7 @@
 
 void router_bias_open(Engine *e)
 {
-    int64_t layers = shape_sparse_layers(&e->model.shape.text);
+    int64_t layers = shape_routers(&e->model.shape.text);
     if (!(e->conf.bias_rate > 0) || !e->conf.train || !layers) return;
     e->bias_counts = t2(&e->arena[A_OPTIM], "router", I32, layers, e->model.shape.text.E);
 }
@@ -37,5 +37,6 @@ void router_bias_step(Engine *e, Tensor verdict)
     if (!t_has(e->bias_counts)) return;
     ledger_enter(&e->be.ledger, PART_OPTIM);
     sum_counts(e);
-    for (int64_t l = 0; l < e->model.shape.text.L; l++) step_layer(e, &e->model.layer[l], verdict);
+    for (int64_t l = 0; l < shape_layers(&e->model.shape.text); l++)
+        step_layer(e, &e->model.layer[l], verdict);
 }

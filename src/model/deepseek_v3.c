@@ -1,6 +1,6 @@
 /* model/deepseek_v3.c -- deepseek_v3 (DeepSeek-V3, R1, Moonlight) and kimi_k2, which is the same: latent
- * attention with YaRN, dense first layers, a sigmoid router with a bias and groups, shared experts. Layers
- * that predict further tokens are left out, as transformers does. */
+ * attention with YaRN, dense first layers, a sigmoid router with a bias and groups, shared experts, a layer
+ * that predicts further tokens. */
 #include "model/moe_shape.h"
 
 static const TextDefaults defaults = { .vocab = 129280, .hidden = 7168, .layers = 61, .heads = 128,

@@ -46,6 +46,8 @@ bool shape_is_sparse(const TextShape *t, int64_t layer)
 
 int64_t shape_sparse_layers(const TextShape *t) { return ffn_moe.layers_below(t, t->L); }
 
+int64_t shape_routers(const TextShape *t) { return ffn_moe.layers_below(t, shape_layers(t)); }
+
 StreamShape shape_stream(const ModelShape *s)
 {
     const VisionShape *v = &s->vision;

@@ -1,6 +1,5 @@
 /* model/glm4_moe.c -- glm4_moe (GLM-4.5): dense first layers, a sigmoid router with a bias, shared
- * experts, half of a head rotates, biases of q, k and v. Layers that predict further tokens are left out,
- * as transformers does. */
+ * experts, half of a head rotates, biases of q, k and v, a layer that predicts further tokens. */
 #include "model/moe_shape.h"
 
 static const TextDefaults defaults = { .vocab = 151552, .hidden = 4096, .layers = 46, .heads = 96,

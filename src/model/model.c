@@ -44,7 +44,8 @@ void model_close(Model *m)
 {
     lora_close(m);
     params_close(&m->params);
-    for (int64_t l = 0; m->layer && l < m->shape.text.L; l++) decoder_close(&m->layer[l]);
+    for (int64_t l = 0; m->layer && l < shape_layers(&m->shape.text); l++)
+        decoder_close(&m->layer[l]);
     free(m->vision.block), free(m->layer);
     *m = (Model){ 0 };
 }
@@ -119,8 +120,8 @@ static Status open_layers(ModelAct *a, const Model *m)
 Status model_act_open(ModelAct *a, const Model *m)
 {
     int64_t L = m->shape.text.L;
-    *a = (ModelAct){ .layers = L };
-    a->layer = calloc((size_t)L, sizeof *a->layer);
+    *a = (ModelAct){ .layers = shape_layers(&m->shape.text) };
+    a->layer = calloc((size_t)a->layers, sizeof *a->layer);
     a->x     = calloc((size_t)L + 1, sizeof *a->x);
     a->offload = calloc((size_t)L, sizeof *a->offload);
     a->vision.block  = calloc((size_t)m->vision.depth + 1, sizeof *a->vision.block);

@@ -18,6 +18,13 @@ typedef struct Chunk { int64_t from, to; bool embeds, heads; } Chunk;
 
 enum { MAX_CHUNKS = 64 };
 
+/* Beside the decoder layer behind the last: what predicts one token further (model/step_mtp.c). */
+typedef struct Mtp {
+    Param *enorm, *hnorm, *norm;         /* (D): of embeddings, of hidden states, before the head */
+    Param *w;                            /* (D, 2D); NULL: not on this rank */
+    Param *embed;                        /* (V, D): the embedding, or its copy on another stage */
+} Mtp;
+
 struct Model {
     ModelShape  shape;
     Chunk       chunk[MAX_CHUNKS];       /* of this rank; without a pipeline one, the whole model */
@@ -25,14 +32,24 @@ struct Model {
     ParamSet    params;
     Vision      vision;                  /* depth 0: none */
     Param      *embed;                   /* (V, D) */
-    Decoder    *layer;                   /* L of them */
+    Decoder    *layer;                   /* L of them, then those that predict further tokens */
     Head        head;
+    Mtp         mtp;
     Tensor      inv, axis;               /* rotary frequencies (C/2) and the position axis each reads */
     bool        frozen[GROUP_N];         /* by group: nothing of it trains, in the whole model */
     int64_t     first_trainable;         /* layer below which nothing of the decoder trains; -1: the
                                             embedding does; L: the head alone; L + 1: nothing */
     const LoraConf *lora;                /* NULL: no adapters */
 };
+
+/* What predicts a token further leaves until its backward, which ends the forward of its chunk. */
+typedef struct MtpAct {
+    Tensor h, e;                         /* (T, D): hidden states after the final norm; embeddings */
+    Tensor joined;                       /* (T, 2D): both after their norms, embeddings first */
+    Tensor x, y;                         /* (T, D): input and output of the layer */
+    Tensor rstd[3];                      /* (T, 1): of the final norm, of enorm, of hnorm */
+    ArenaMark mark;                      /* of the activations, below all of these */
+} MtpAct;
 
 /* Everything forward leaves for backward. The arrays over layers are allocated by model_act_open. */
 typedef struct ModelAct {
@@ -41,12 +58,14 @@ typedef struct ModelAct {
     Tensor      d_deepstack[MAX_DEEPSTACK];  /* its gradient */
     DecoderAct *layer;                   /* a row for each layer of the model */
     int64_t     layers;
+    MtpAct      mtp;
     OffloadRecord *offload;              /* (L) by the first layer of a recompute group */
     Tensor     *x;                       /* (L + 1) inputs of layers, then of the head; in evaluation they
                                             alternate between two buffers */
     Tensor      cs;                      /* (T, C): cosines and sines of the positions */
-    Tensor      loss;                    /* (1) F64: cross entropy */
+    Tensor      loss;                    /* (2) F64: cross entropy; that of further tokens */
     Aux         aux;
+    Factor      mtp_scale;               /* of the cross entropy of further tokens */
     const uint64_t *dropout_seed;        /* of the micro-batch, on the device; NULL: no dropout */
     Tensor      dx;                      /* (T, D): gradient of the residual stream */
 } ModelAct;

@@ -27,10 +27,23 @@ static Status groups(TextShape *t, const Json *o, const RouterDefaults *d)
     return OK;
 }
 
+/* Files of DeepSeek and GLM have one such layer; the second would read the first one's output. */
+static Status further_layers(TextShape *t, const Json *o)
+{
+    TRY(json_int(o, "num_nextn_predict_layers", 0, &t->mtp));
+    if (!t->mtp) TRY(json_int(o, "num_mtp_layers", 0, &t->mtp));
+    if (t->mtp < 0 || t->mtp > 1)
+        return fail(E_DATA, "num_nextn_predict_layers = %lld: at most one layer that predicts further tokens "
+                    "is known", (long long)t->mtp);
+    t->mtp_in_file = t->mtp;
+    return OK;
+}
+
 Status shape_sigmoid_router(TextShape *t, const Json *o, const RouterDefaults *d)
 {
     int64_t shared;
     TRY(check_method(o));
+    TRY(further_layers(t, o));
     TRY(shape_dim(o, "n_routed_experts", t->E, 4096, &t->E));
     TRY(json_int(o, "n_shared_experts", 1, &shared));
     TRY(json_int(o, "first_k_dense_replace", d->dense_first, &t->dense_first));

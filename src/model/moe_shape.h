@@ -7,7 +7,7 @@
 typedef struct RouterDefaults { int64_t dense_first, groups, top_groups; double scale; } RouterDefaults;
 
 /* After qwen3_text: n_routed_experts, n_shared_experts, first_k_dense_replace, n_group, topk_group,
- * routed_scaling_factor. */
+ * routed_scaling_factor, num_nextn_predict_layers. */
 MUST Status shape_sigmoid_router(TextShape *t, const Json *o, const RouterDefaults *d);
 
 #endif

@@ -114,8 +114,7 @@ static void build_moe(ParamSet *s, Moe *m, const ModelShape *x, int l, int moe)
     build_shared(s, m, x, l);
 }
 
-/* moe: which MoE layer of the whole model this is, should it be one. */
-static void build_layer(ParamSet *s, Decoder *d, const ModelShape *x, int l, int moe)
+void build_layer(ParamSet *s, Decoder *d, const ModelShape *x, int l, int moe)
 {
     const TextShape *t = &x->text;
     const char *at = x->text_prefix;
@@ -236,7 +235,7 @@ static bool owns_layer(const Model *m, int64_t l)
     return here;
 }
 
-static Param *build_table(Model *m, const char *name)
+Param *build_table(Model *m, const char *name)
 {
     const TextShape *t = &m->shape.text;
     Param *p = param_matrix(&m->params, G_LLM, t->V, t->D, "%s", name);
@@ -268,7 +267,7 @@ void qwen3_build(Model *m)
     snprintf(embed, sizeof embed, "%sembed_tokens.weight", at);
     if (m->shape.vision.depth && owns.embeds) build_vision(m, &m->shape.vision);
     if (owns.embeds) params_unit(&m->params), m->embed = build_table(m, embed);
-    m->layer = calloc((size_t)t->L, sizeof *m->layer);
+    m->layer = calloc((size_t)shape_layers(t), sizeof *m->layer);
     REQUIRE(m->layer, "no memory for %lld layers", (long long)t->L);
     for (int l = 0; l < t->L; l++) {
         if (owns_layer(m, l)) build_layer(&m->params, &m->layer[l], &m->shape, l, moe);
@@ -277,4 +276,5 @@ void qwen3_build(Model *m)
     m->head = (Head){ .eps = (float)t->eps, .V = t->V,
                       .chunk = head_chunk_rows(t->V, backend_traits("cpu").logits) };
     if (owns.heads) build_head(m, embed);
+    if (owns.heads && t->mtp) build_mtp(m, moe, embed);
 }

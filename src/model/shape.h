@@ -28,7 +28,8 @@ extern const ModelNames names_usual;
 const ModelNames *shape_names(const ModelShape *s);
 
 bool        shape_is_sparse(const TextShape *t, int64_t layer);       /* whether a layer is MoE */
-int64_t     shape_sparse_layers(const TextShape *t);
+int64_t     shape_sparse_layers(const TextShape *t);                  /* of the L layers */
+int64_t     shape_routers(const TextShape *t);       /* with those of layers that predict further tokens */
 StreamShape shape_stream(const ModelShape *s);
 
 #endif

@@ -22,21 +22,54 @@ static void embed_fwd(const Pass *c, const Model *m, const Chunk *k, ModelAct *a
     if (t_has(tokens)) op_scatter_rows(c->be, a->x[0], tokens, c->batch->visual_row, false);
 }
 
-static bool is_tied(const Model *m) { return m->head.w == m->embed; }
+/* Whether this stage trains what predicts further tokens; it trains with the whole decoder or not at all. */
+static bool trains_mtp(const Pass *c, const Model *m) { return c->mode == FORWARD && m->mtp.w; }
+
+/* The head, or what predicts further tokens, reads the embedding. */
+static bool head_is_tied(const Model *m) { return m->head.w == m->embed; }
+static bool shares_embed(const Pass *c, const Model *m)
+{
+    return m->embed && (head_is_tied(m) || (trains_mtp(c, m) && m->mtp.embed == m->embed));
+}
+
+/* A copy of the embedding that no other unit has. */
+static bool copies_embed(const Model *m) { return m->mtp.embed != m->embed && m->mtp.embed != m->head.w; }
 
 /* The gradients of the head are made in the forward pass, so this is also the backward of its parameters; a
  * table that is the embedding too gets the rest of its gradient in embed_bwd, where backward reaches it. */
+static void head_begin(const Pass *c, const Model *m, ModelAct *a)
+{
+    int64_t stop = backward_stop_layer(c, m);
+    bool    back = model_has_backward(c, m);
+    a->dx = (Tensor){ 0 };
+    if (stop < m->shape.text.L)
+        a->dx = t2(c->act, "GRADIENT", c->env->dtype, c->batch->T, m->shape.text.D);
+    unit_begin(c, m->head.norm->unit, back);
+    if (shares_embed(c, m)) unit_begin(c, m->embed->unit, back && stop < 0);
+    if (!trains_mtp(c, m)) return;
+    if (copies_embed(m)) unit_begin(c, m->mtp.embed->unit, true);
+    unit_begin(c, m->mtp.w->unit, true);
+}
+
+static void head_end(const Pass *c, const Model *m)
+{
+    bool back = model_has_backward(c, m), embeds = back && backward_stop_layer(c, m) < 0;
+    if (trains_mtp(c, m)) unit_end(c, m->mtp.w->unit, true);
+    if (trains_mtp(c, m) && copies_embed(m)) unit_end(c, m->mtp.embed->unit, true);
+    if (shares_embed(c, m) && !embeds) unit_end(c, m->embed->unit, false);
+    unit_end(c, m->head.norm->unit, back);
+}
+
+/* The layer behind the last comes before the loss of the routers, of which it has one. */
 static void head_fwd(const Pass *c, const Model *m, ModelAct *a, Factor scale)
 {
-    int64_t stop = backward_stop_layer(c, m), L = m->shape.text.L;
-    bool    back = model_has_backward(c, m), embeds = back && stop < 0;
-    a->dx = (Tensor){ 0 };
-    if (stop < L) a->dx = t2(c->act, "GRADIENT", c->env->dtype, c->batch->T, m->shape.text.D);
-    unit_begin(c, m->head.norm->unit, back);
-    if (is_tied(m)) unit_begin(c, m->embed->unit, embeds);
-    head_loss(c, &m->head, a->loss, a->dx, a->x[L], scale, back);
-    if (is_tied(m) && !embeds) unit_end(c, m->embed->unit, false);
-    unit_end(c, m->head.norm->unit, back);
+    head_begin(c, m, a);
+    if (trains_mtp(c, m)) mtp_fwd(c, m, a);
+    aux_loss(c, m, &a->aux);
+    head_loss(c, &m->head, t_rows(a->loss, 0, 1), a->dx, a->x[m->shape.text.L], scale,
+              model_has_backward(c, m));
+    if (trains_mtp(c, m)) mtp_bwd(c, m, a);
+    head_end(c, m);
 }
 
 /* Takes the chunk's input from the boundary before it. The boundary's buffer receives the next micro-batch
@@ -79,14 +112,14 @@ void model_forward(const Pass *pass, const Model *m, int chunk, ModelAct *a, Fac
     const Chunk *k = &m->chunk[chunk];
     Pass own = *pass, *c = &own;
     own.dropout_seed = c->mode == FORWARD ? a->dropout_seed : NULL;
-    a->loss = t1(c->act, label_name(L_STAT), F64, 1);
+    a->loss = t1(c->act, label_name(L_STAT), F64, 2);
     op_fill(c->be, a->loss, 0.0f);
     own.aux = aux_open(c, m, k, &a->aux);
     ledger_enter(&c->be->ledger, PART_DECODER);
     if (c->mode == FORWARD) offload_chunk_begin(c);
     chunk_fwd(c, m, k, a, in);
-    aux_loss(c, m, &a->aux);
     if (k->heads) head_fwd(c, m, a, scale);
+    else          aux_loss(c, m, &a->aux);
     if (c->mode == FORWARD) offload_chunk_end(c, backward_follows(c, k));
 }
 
@@ -102,7 +135,7 @@ static void mark_has_grad(const Model *m, bool visual)
 /* From the gradient of the decoder's input to the embedding table, and to the tower. */
 static void embed_bwd(const Pass *c, const Model *m, ModelAct *a)
 {
-    if (!is_tied(m)) unit_begin(c, m->embed->unit, true);
+    if (!shares_embed(c, m)) unit_begin(c, m->embed->unit, true);
     if (t_has(m->embed->shard.g)) embed_table_bwd(c, m->embed, a->dx, m->shape.text.pad_id);
     unit_end(c, m->embed->unit, true);
     if (visual_grads_wanted(c, m)) encode_images_bwd(c, m, a);
@@ -146,12 +179,12 @@ void model_backward(const Pass *pass, const Model *m, int chunk, ModelAct *a, Te
 void model_head_begin(const Pass *c, const Model *m)
 {
     unit_begin(c, m->head.norm->unit, false);
-    if (is_tied(m)) unit_begin(c, m->embed->unit, false);
+    if (head_is_tied(m)) unit_begin(c, m->embed->unit, false);
 }
 
 void model_head_end(const Pass *c, const Model *m)
 {
-    if (is_tied(m)) unit_end(c, m->embed->unit, false);
+    if (head_is_tied(m)) unit_end(c, m->embed->unit, false);
     unit_end(c, m->head.norm->unit, false);
 }
 

@@ -10,7 +10,8 @@ static int64_t moe_layers_between(const Model *m, int64_t from, int64_t to)
 
 const Aux *aux_open(const Pass *c, const Model *m, const Chunk *k, Aux *x)
 {
-    int64_t L = moe_layers_between(m, k->from, k->to), G = c->batch->groups, E = m->shape.text.E;
+    int64_t to = k->to + (k->heads && c->mode == FORWARD ? m->shape.text.mtp : 0);
+    int64_t L = moe_layers_between(m, k->from, to), G = c->batch->groups, E = m->shape.text.E;
     if (!L) return NULL;
     x->first = moe_layers_between(m, 0, k->from);
     x->stat  = t1(c->act, label_name(L_STAT), F32, L * (2 * G * E + 1));

@@ -1,6 +1,6 @@
 /* model/step_private.h -- between the files of a step: step.c walks a chunk of the model, step_layers.c its
- * layers, step_visual.c images and their rows, step_aux.c the losses of routers; backward_range.c says how
- * far down a backward goes. */
+ * layers, step_mtp.c what predicts further tokens, step_visual.c images and their rows, step_aux.c the losses
+ * of routers; backward_range.c says how far down a backward goes. */
 #ifndef MODEL_STEP_PRIVATE_H
 #define MODEL_STEP_PRIVATE_H
 
@@ -42,6 +42,13 @@ void    deepstack_receive(const Pass *c, const Model *m, Tensor *feature, int64_
                           Tensor from,
                           const char *label);
 void    deepstack_send(const Pass *c, Tensor to, const Tensor *feature, int64_t layer, int64_t n);
+
+/* ---- step_mtp.c ---- */
+
+/* Between the beginning and the end of the units of the head, of the layer behind the last and of the
+ * embedding. The second call takes the loss, adds to a->dx and frees what the first has kept. */
+void    mtp_fwd(const Pass *c, const Model *m, ModelAct *a);
+void    mtp_bwd(const Pass *c, const Model *m, ModelAct *a);
 
 /* ---- step_aux.c ---- */
 

@@ -60,7 +60,26 @@ static bool walk_layer(const Walker *w, const Model *m, int64_t l, bool before)
     decoder_describe(&layer, t, d->kinds);
     void *modules[MAX_MODULES];
     decoder_modules(d, modules);
-    return walk_module(w, (WalkPlace){ WALK_LAYER, l, 1 }, &layer, modules, before);
+    WalkPart part = l < t->L ? WALK_LAYER : WALK_MTP_LAYER;
+    return walk_module(w, (WalkPlace){ part, l, 1 }, &layer, modules, before);
+}
+
+/* The product before the layer behind the last, the layer, and the head again. */
+static void walk_mtp(const Walker *w, const Model *m, bool before)
+{
+    const TextShape *t = &m->shape.text;
+    Description join, head;
+    Head second = m->head;
+    second.norm = m->mtp.norm;
+    describe_begin(&join), describe_begin(&head);
+    describe_vector(&join, offsetof(Mtp, enorm), (double)t->D);
+    describe_vector(&join, offsetof(Mtp, hnorm), (double)t->D);
+    describe_step(&join, (LayerStep){ .rows = ROWS_TOKENS, .param = offsetof(Mtp, w), .in = 2 * (double)t->D,
+                                      .out = (double)t->D });
+    head_describe(&head, t);
+    before = walk_one(w, (WalkPlace){ WALK_MTP, 0, 1 }, &join, &m->mtp, before);
+    before = walk_layer(w, m, t->L, before);
+    walk_one(w, (WalkPlace){ WALK_MTP_HEAD, 0, 1 }, &head, &second, before);
 }
 
 void model_walk(const Model *m, bool pictures, const Walker *w)
@@ -74,4 +93,5 @@ void model_walk(const Model *m, bool pictures, const Walker *w)
     if (m->embed) before = walk_one(w, (WalkPlace){ WALK_EMBED, 0, 1 }, &embed, m, before);
     for (int64_t l = 0; l < t->L; l++) before = walk_layer(w, m, l, before);
     if (m->head.w) walk_one(w, (WalkPlace){ WALK_HEAD, 0, 1 }, &head, &m->head, before);
+    if (m->mtp.w) walk_mtp(w, m, before);
 }

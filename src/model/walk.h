@@ -6,8 +6,9 @@
 
 #include "model/model.h"
 
-/* Parts of the model in the order of the walk. */
-typedef enum { WALK_STEM, WALK_BLOCK, WALK_MERGER, WALK_EMBED, WALK_LAYER, WALK_HEAD } WalkPart;
+/* Parts of the model in the order of the walk; the last three predict further tokens, in training alone. */
+typedef enum { WALK_STEM, WALK_BLOCK, WALK_MERGER, WALK_EMBED, WALK_LAYER, WALK_HEAD, WALK_MTP,
+               WALK_MTP_LAYER, WALK_MTP_HEAD } WalkPart;
 
 typedef struct WalkPlace {
     WalkPart part;

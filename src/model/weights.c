@@ -399,9 +399,19 @@ static bool is_piece(const Model *m, const Piece *q, const char *name)
     return !strcmp(file, name);
 }
 
+/* Files repeat embedding and head beside the layer that predicts further tokens, which may be left out. */
+static bool is_left_out(const ModelShape *s, const char *name)
+{
+    char at[80];
+    int  n = snprintf(at, sizeof at, "%slayers.%lld.", s->text_prefix, (long long)s->text.L);
+    if (!s->text.mtp_in_file || strncmp(name, at, (size_t)n)) return false;
+    return !s->text.mtp || !strcmp(name + n, "embed_tokens.weight") ||
+           !strcmp(name + n, "shared_head.head.weight");
+}
+
 static bool is_used(const Model *m, const char *name)
 {
-    if (st_is_scale(name)) return true;
+    if (st_is_scale(name) || is_left_out(&m->shape, name)) return true;
     char experts[64];
     weights_file_name(experts, sizeof experts, &m->shape, ".mlp.experts.");
     bool used = strstr(name, experts) || (m->shape.text.tied && ends_with(name, "lm_head.weight"));
@@ -409,6 +419,18 @@ static bool is_used(const Model *m, const char *name)
         for (int j = 0; !used && j < m->params.p[k]->pieces; j++)
             used = is_piece(m, &m->params.p[k]->piece[j], name);
     return used;
+}
+
+Status weights_find_mtp(ModelShape *s, const char *folder)
+{
+    SafeTensors st;
+    char name[120];
+    if (!s->text.mtp) return OK;
+    snprintf(name, sizeof name, "%slayers.%lld.eh_proj.weight", s->text_prefix, (long long)s->text.L);
+    TRY(st_open(&st, folder));
+    if (!st_find(&st, name)) s->text.mtp = 0;
+    st_close(&st);
+    return OK;
 }
 
 /* Warns of tensors that no parameter of the whole model uses: the file may be of another model than

@@ -20,6 +20,9 @@ MUST Status weights_load(Model *m, Backend *be, const SafeTensors *st, const Log
 /* The checks that weights_load makes before it reads weights. */
 MUST Status weights_check(const Model *m, const SafeTensors *st, const Log *log);
 
+/* s->text.mtp = 0 where the files have no layer that predicts further tokens, whatever config.json says. */
+MUST Status weights_find_mtp(ModelShape *s, const char *folder);
+
 /* Writes model*.safetensors (shards of at most max_shard bytes) into folder dir. */
 /* dtype E4M3: linear weights of the decoder in 8 bits with scales of blocks, the others in bf16. */
 MUST Status weights_save(const Model *m, Backend *be, const char *dir, DType dtype, int64_t max_shard);

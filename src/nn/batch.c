@@ -54,6 +54,16 @@ static Status host_open(Batch *b, const Budget *bud)
     return OK;
 }
 
+/* Tokens and targets shifted by one. */
+static Status lay_out_further(Batch *b, Arena *a, const Budget *bud)
+{
+    b->next_ids   = t1(a, "ids", I32, b->Ta);
+    b->next_row   = t1(a, "labels", I32, bud->supervised);
+    b->next_label = t1(a, "labels", I32, bud->supervised);
+    b->next_host  = malloc((size_t)(bud->tokens + 2 * bud->supervised) * sizeof *b->next_host);
+    return b->next_host ? OK : fail(E_FIT, "no host memory for the shifted tokens of a batch");
+}
+
 static void lay_out_pictures(Batch *b, Arena *a, const StreamShape *shape)
 {
     b->pixels  = t2(a, "pixels", shape->bytes ? U8 : F32, b->P, shape->patch_dim);
@@ -86,13 +96,14 @@ Status batch_open(Batch *b, Arena *a, const BatchConf *conf)
     context_layout(&b->context, a, bud, conf->mesh, conf->context);
     if (visual) b->visual_row = t1(a, "rows", I32, b->M);
     if (b->P)   lay_out_pictures(b, a, shape);
+    if (conf->further) TRY(lay_out_further(b, a, bud));
     return host_open(b, bud);
 }
 
 void batch_close(Batch *b)
 {
-    free(b->host), free(b->routes.give_at);
-    b->host = NULL, b->routes.give_at = NULL;
+    free(b->host), free(b->next_host), free(b->routes.give_at);
+    b->host = b->next_host = NULL, b->routes.give_at = NULL;
 }
 
 static Tensor head(Tensor t, int64_t n) { return t_rows(t, 0, n); }
@@ -155,31 +166,56 @@ static Segments round_segments(const Batch *b, Backend *be, Segments s, Tensor b
     return s;
 }
 
-/* Uploads rows and labels; host: arrays of the budget's length in `row` and `label`, or NULL in a dry run. */
-static void upload_rows(Batch *b, Backend *be, const int32_t *row, const int32_t *label)
+/* Uploads rows and labels, arrays of the budget's length or NULL in a dry run; the number of them. */
+static int64_t upload_rows(const Batch *b, Backend *be, Tensor rows, Tensor labels, int64_t n,
+                           const int32_t *row, const int32_t *label)
 {
-    if (b->buckets) b->supervised = bucket_rows(b->supervised, least(b->sup_row.n[0], b->Ta));
-    backend_upload(be, head(b->sup_row, b->supervised), row);
-    backend_upload(be, head(b->sup_label, b->supervised), label);
+    if (b->buckets) n = bucket_rows(n, least(rows.n[0], b->Ta));
+    backend_upload(be, head(rows, n), row);
+    backend_upload(be, head(labels, n), label);
+    return n;
 }
 
-/* Labels of this rank's rows. A dry run has as many as the budget allows. */
+/* Which of the rows are this rank's: to r and l, of the budget's length; their number. A dry run has as many
+ * as the budget allows. */
+static int64_t rows_here(const Batch *b, const Stream *s, Spans spans, const int32_t *row,
+                         const int32_t *label, int32_t *r, int32_t *l)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; row && i < s->supervised; i++) {
+        int64_t here = row[i] < 0 ? -1 : spans_find(spans, row[i]);
+        if (here >= 0) r[n] = (int32_t)here, l[n++] = label[i];
+    }
+    for (int64_t i = n; row && i < s->budget.supervised; i++) r[i] = l[i] = -1;
+    return row ? n : least(s->supervised, b->Ta);
+}
+
+/* Labels of this rank's rows. */
 static void upload_labels(Batch *b, Backend *be, const Stream *s, Spans rows)
 {
     const int32_t *row = s->sup_row, *label = s->sup_label;
-    b->supervised = s->supervised;
+    int64_t n = s->supervised;
     if (mesh_size(b->mesh, AX_CP) > 1) {
         int32_t *r = b->host, *l = r + s->budget.supervised;
-        int64_t n = 0;
-        for (int64_t i = 0; row && i < s->supervised; i++) {
-            int64_t here = spans_find(rows, row[i]);
-            if (here >= 0) r[n] = (int32_t)here, l[n++] = label[i];
-        }
-        b->supervised = row ? n : least(s->supervised, b->Ta);
-        for (; n < s->budget.supervised; n++) r[n] = l[n] = -1;
+        n = rows_here(b, s, rows, row, label, r, l);
         row = row ? r : NULL, label = label ? l : NULL;
     }
-    upload_rows(b, be, row, label);
+    b->supervised = upload_rows(b, be, b->sup_row, b->sup_label, n, row, label);
+}
+
+/* Without cp every supervised row has an entry, those at the start of a document an empty one. */
+static void upload_further(Batch *b, Backend *be, const Stream *s, Spans all)
+{
+    int32_t *ids = b->next_host, *row = ids + s->budget.tokens, *label = row + s->budget.supervised;
+    bool     dry = !s->ids;
+    int64_t  n = s->supervised;
+    if (!dry) stream_shift(s, ids, row, label);
+    b->next_targets = stream_shifted_targets(s);
+    upload_spans(be, b->next_ids, dry ? NULL : ids, all);
+    if (mesh_size(b->mesh, AX_CP) > 1)
+        n = rows_here(b, s, all, dry ? NULL : row, label, row, label);
+    b->next_supervised = upload_rows(b, be, b->next_row, b->next_label, n, dry ? NULL : row,
+                                     dry ? NULL : label);
 }
 
 /* The member of tp_cp that keeps row t of the stream, and which of its rows that is. */
@@ -317,6 +353,7 @@ void batch_upload(Batch *b, Backend *be, const Stream *s)
     upload_spans(be, b->group, s->group, own);
     backend_upload(be, b->group_len, s->group_len);
     upload_labels(b, be, s, all);
+    if (b->next_host) upload_further(b, be, s, all);
     b->seg = (Segments){ .starts = head(b->starts, s->docs + 1), .n = s->docs, .longest = s->longest,
                          .pairs = s->pairs, .causal = true };
     backend_upload(be, b->seg.starts, s->start);

@@ -33,6 +33,7 @@ typedef struct VisualRoutes {
  * it (CUDA graphs). */
 typedef struct MicroScalars {
     float    ce, aux;                     /* factors of the cross entropy and of the balance loss */
+    float    mtp;                         /* factor of the cross entropy of further tokens */
     float    z;                           /* factor of the z-loss of one token */
     float    part;                        /* Aux.part */
     uint64_t dropout_seed;
@@ -48,6 +49,11 @@ typedef struct Batch {
     bool     pictures;                    /* some rank of the stage has images in this round: all take part */
     Tensor   ids, pos, group, group_len;
     Tensor   sup_row, sup_label;
+    int64_t  next_targets;                /* labels of further tokens in the whole micro-batch */
+    int64_t  next_supervised;             /* where the batch serves a layer that predicts further tokens: */
+    Tensor   next_ids;                    /* (Ta): the id after each token in its document, or 0 */
+    Tensor   next_row, next_label;        /* rows before supervised ones in their documents, and their
+                                             labels */
     const MicroScalars *scalars;          /* device address */
     Tensor   pixels, cell, vpos, visual_row;
     Tensor   starts, vstarts;             /* segment borders, as many as the fullest stream has */
@@ -56,6 +62,7 @@ typedef struct Batch {
     VisualRoutes routes;
     bool     buckets;                     /* see BatchConf */
     const Mesh *mesh;                     /* NULL: one rank */
+    int32_t *next_host;                   /* next_ids, next_row, next_label before their upload, or NULL */
     int32_t *host;                        /* shares that are not a run of the stream, before their upload */
 } Batch;
 
@@ -65,6 +72,7 @@ typedef struct BatchConf {
     const Mesh *mesh;                     /* NULL: one rank */
     ContextKind context;
     bool        tower;                    /* this rank encodes images */
+    bool        further;                  /* it predicts further tokens */
     bool        buckets;                  /* round supervised rows and segments up, so that a run has few
                                              shapes: bucket_rows, bucket_segments */
 } BatchConf;

@@ -57,7 +57,8 @@ typedef struct TextShape {
     MlaShape mla;
     GdnShape gdn;
     int64_t  window;                     /* of attention in every second layer; 0: no window */
-    int64_t  mtp;                        /* layers that predict further tokens */
+    int64_t  mtp;                        /* layers behind the L that predict further tokens (MTP) */
+    int64_t  mtp_in_file;                /* those of its files: they may be left out */
     ActivationId act;                    /* of feed-forwards */
     bool     qk_norm;                    /* queries and keys are normed head by head */
     bool     qk_norm_wide;               /* … all heads of a token at once */
@@ -72,6 +73,9 @@ typedef struct TextShape {
     int64_t  mrope[3];                   /* frequencies per axis (time, row, column); 0 0 0: plain RoPE */
     int64_t  pad_id;                     /* embedding row without gradient, or -1 */
 } TextShape;
+
+/* Decoder layers, with those that predict further tokens. */
+static inline int64_t shape_layers(const TextShape *t) { return t->L + t->mtp; }
 
 /* Width of the rotation: of the table of cosines and sines. */
 static inline int64_t shape_rotary(const TextShape *t)

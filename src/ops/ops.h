@@ -115,11 +115,11 @@ AdamStep adam_step(const AdamW *h);                      /* of h->lr and h->step
 typedef enum { STEP_GOOD, STEP_NOT_FINITE, STEP_SPIKE, STEP_EMPTY, STEP_HELD } StepVerdict;
 
 /* Losses of a step, and what op_step_verdict keeps from step to step; cells of F64 tensors. */
-enum { SUM_CE, SUM_AUX, SUM_Z, SUMS };
+enum { SUM_CE, SUM_AUX, SUM_Z, SUM_MTP, SUMS };
 enum { GUARD_VERDICT, GUARD_HIGHEST, GUARD_HELD, GUARD_CELLS };
 
 typedef struct StepLimits {
-    double aux_coeff, z_coeff;        /* loss = ce + aux_coeff aux + z_coeff z */
+    double aux_coeff, z_coeff;        /* loss = ce + mtp + aux_coeff aux + z_coeff z */
     double spike;                     /* a loss above spike * GUARD_HIGHEST is one; 0: no such check */
     bool   supervised;                /* a token of the step has a loss */
 } StepLimits;

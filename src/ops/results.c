@@ -1,7 +1,8 @@
 /* ops/results.c -- results of a step that are gathered on the device: contract, cost, CPU.
  *
- *   add_losses      of a micro-batch: sums[SUM_CE] += ce, sums[SUM_AUX] += aux_scale aux[0],
- *                   sums[SUM_Z] += z_scale aux[1]; sums (SUMS) and ce (1) f64, aux (3) f32 or absent
+ *   add_losses      of a micro-batch: sums[SUM_CE] += ce[0], sums[SUM_MTP] += ce[1], sums[SUM_AUX] +=
+ *                   aux_scale aux[0], sums[SUM_Z] += z_scale aux[1]; sums (SUMS) and ce (2) f64, aux (3) f32
+ *                   or absent
  *   count_experts   count[e] += slots of idx (T, K) i32 with expert e, over the tokens with group[t] >= 0, or
  *                   over the tokens that rows (n) i32 lists, where it is present (-1: none). Experts outside
  *                   0 ... E - 1 are not counted. count (E) i32
@@ -21,16 +22,17 @@ static bool cells(Tensor t, DType d, int64_t n) { return t.dtype == d && t_dense
 
 Cost add_losses_cost(Backend *be, Tensor sums, Tensor ce, Tensor aux, Factor aux_scale, Factor z_scale)
 {
-    REQUIRE(cells(sums, F64, SUMS) && cells(ce, F64, 1) && (!t_has(aux) || cells(aux, F32, 3)),
+    REQUIRE(cells(sums, F64, SUMS) && cells(ce, F64, 2) && (!t_has(aux) || cells(aux, F32, 3)),
             "add_losses: sums %s ce %s aux %s", t_fmt(sums), t_fmt(ce), t_fmt(aux));
-    return (Cost){ .flops = 5, .rd = t_bytes(sums) + t_bytes(ce) + opt_bytes(aux), .wr = t_bytes(sums) };
+    return (Cost){ .flops = 6, .rd = t_bytes(sums) + t_bytes(ce) + opt_bytes(aux), .wr = t_bytes(sums) };
 }
 
 void cpu_add_losses(Backend *be, Tensor sums, Tensor ce, Tensor aux, Factor aux_scale, Factor z_scale)
 {
     double      *s = sums.data;
     const float *a = aux.data;
-    s[SUM_CE] += *(const double *)ce.data;
+    s[SUM_CE]  += ((const double *)ce.data)[0];
+    s[SUM_MTP] += ((const double *)ce.data)[1];
     if (!t_has(aux)) return;
     s[SUM_AUX] += (double)factor_value(aux_scale) * (double)a[0];
     s[SUM_Z]   += (double)factor_value(z_scale) * (double)a[1];
@@ -104,7 +106,7 @@ void cpu_step_verdict(Backend *be, Tensor guard, Tensor sums, Tensor sumsq, Step
 {
     double       *g = guard.data;
     const double *s = sums.data;
-    double loss = s[SUM_CE] + limits.aux_coeff * s[SUM_AUX] + limits.z_coeff * s[SUM_Z];
+    double loss = s[SUM_CE] + s[SUM_MTP] + limits.aux_coeff * s[SUM_AUX] + limits.z_coeff * s[SUM_Z];
     StepVerdict v = verdict_of(g, loss, sqrt(*(const double *)sumsq.data), limits);
     g[GUARD_VERDICT] = v;
     if (v == STEP_NOT_FINITE || v == STEP_SPIKE) g[GUARD_HELD] = 1;

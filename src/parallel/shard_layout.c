@@ -362,16 +362,24 @@ static void order_vision(int *order, int *n, const Vision *v)
     order_add(order, n, v->merger.w1);
 }
 
+/* The embedding that the last stage reads too: its head is tied, or it predicts further tokens. */
+static Param *embed_of_two_stages(const Model *m)
+{
+    const TextShape *t = &m->shape.text;
+    if ((!t->tied && !t->mtp) || mesh_size(m->params.mesh, AX_PP) == 1) return NULL;
+    return m->embed ? m->embed : t->tied ? m->head.w : m->mtp.embed;
+}
+
 void shard_conf_from_model(ShardConf *conf, Model *m, int *order)
 {
     int n = 0;
     conf->params = &m->params, conf->order = order;
-    conf->table[0] = m->embed, conf->table[1] = m->vision.pos;
-    conf->tied = m->shape.text.tied && mesh_size(m->params.mesh, AX_PP) > 1 ? m->embed ? m->embed : m->head.w
-                                                                            : NULL;
+    conf->table[0] = m->embed ? m->embed : m->mtp.embed, conf->table[1] = m->vision.pos;
+    conf->tied = embed_of_two_stages(m);
     order_vision(order, &n, &m->vision);
     order_add(order, &n, m->embed);
     for (int64_t l = 0; l < m->shape.text.L; l++) order_add(order, &n, m->layer[l].norm);
     order_add(order, &n, m->head.norm);
+    order_add(order, &n, m->mtp.w);
     for (int i = 0; i < m->params.n; i++) order_add(order, &n, m->params.p[i]);
 }

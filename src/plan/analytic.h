@@ -16,6 +16,7 @@ typedef struct ModelRow {
     const char *preset;                  /* its name in model/presets.c; NULL: it can only be planned */
     const char *also;                    /* other names of the same, with commas between */
     const char *path; /* of its config.json, if a family here builds it; NULL: not by path */
+    bool        mtp_asked;               /* text.mtp is not what the model has */
     bool        vision_unread;           /* config.json has a vision tower that no family here describes */
     TextShape   text;
     VisionShape vision;
@@ -26,8 +27,11 @@ const ModelRow *model_row_at(int i);                          /* NULL past the l
 /* A model from a folder with config.json, or from the file; the row keeps the path. */
 MUST Status     model_row_load(ModelRow *m, const char *path);
 
-/* Whether it trains here; no family has layers that predict further tokens. */
-static inline bool model_builds(const ModelRow *m) { return (m->preset || m->path) && !m->text.mtp; }
+/* Whether it trains here; a layer that predicts further tokens may be left out, but not added. */
+static inline bool model_builds(const ModelRow *m)
+{
+    return (m->preset || m->path) && !(m->mtp_asked && m->text.mtp);
+}
 
 /* Of products: PRECISION(id, word). */
 #define PRECISIONS(PRECISION) PRECISION(BF16, "bf16") PRECISION(FP8, "fp8") PRECISION(MXFP8, "mxfp8")

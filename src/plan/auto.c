@@ -276,6 +276,7 @@ static Status open(Chooser *x)
     x->layouts = config_is_auto(c, "parallel", &x->asked) && x->ask->ranks > 1;
     x->memory = config_is_auto(c, "memory", &memory);
     TRY(dryrun_shape(&x->shape, from, sizeof from, m));
+    TRY(recipe_shape(&x->shape, c));
     x->model = (ModelRow){ .name = "recipe", .preset = *m->preset ? m->preset : m->path,
                            .text = x->shape.text, .vision = x->shape.vision };
     x->adapters = c->lora.rank || *c->lora.path;

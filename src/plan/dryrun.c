@@ -27,7 +27,7 @@ Status dryrun_shape(ModelShape *s, char *from, size_t n, const struct cfg_model 
     if (file_is(path) && !preset_is(path)) {
         snprintf(from, n, "%.120s", path);
         TRY_CTX(shape_load(s, path), "model.%s", *c->preset ? "preset" : "path");
-        return OK;
+        return weights_exist(path) ? weights_find_mtp(s, path) : OK;
     }
     if (!*c->preset && !like)
         return fail(E_CONFIG, "model.path = %.200s: does not exist, and its last component names no "
@@ -127,6 +127,7 @@ static Status open_all(DryRun *d)
     TRY(recipe_check_types(&d->recipe));
     TRY(recipe_check_lora(&d->recipe));
     TRY(dryrun_shape(&d->shape, d->model, sizeof d->model, c));
+    TRY(recipe_shape(&d->shape, &d->recipe));
     if (*d->recipe.lora.path)
         TRY_CTX(lora_source_open(&d->lora, d->recipe.lora.path, &d->shape), "lora.path");
     d->dtype = d->shape.dtype;

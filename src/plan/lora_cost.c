@@ -203,6 +203,7 @@ static Status open_all(LoraCost *a, const ModelRow *m, const Config *recipe, boo
     TRY(refuse(m));
     TRY(recipe_check_lora(recipe));
     TRY(dryrun_shape(&shape, from, sizeof from, &named));
+    shape.text.mtp = 0;                                  /* adapters leave it out, see recipe_shape */
     if (*path) TRY_CTX(lora_source_open(&a->source, path, &shape), "lora.path");
     TRY(recipe_lora(&a->conf, &recipe->lora, *path ? &a->source.conf : NULL));
     return fill(a, &shape, frozen, pictures);

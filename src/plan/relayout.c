@@ -123,6 +123,7 @@ static Status open_recipe(Relayouter *x)
     const struct cfg_model *m = &x->recipe.model;
     char from[160];
     TRY(dryrun_shape(&x->shape, from, sizeof from, &x->recipe.model));
+    TRY(recipe_shape(&x->shape, &x->recipe));
     x->model = (ModelRow){ .name = "recipe", .preset = *m->preset ? m->preset : m->path,
                            .text = x->shape.text, .vision = x->shape.vision };
     int64_t dp = x->ask->was / (p->tp * p->cp * p->pp);

@@ -112,6 +112,7 @@ Status search_config(Config *cfg, const SearchAsk *a, const FoundLayout *f)
                     t->model->name);
     set_names(&st, cfg, t);
     set(&st, cfg, "model.dtype=bfloat16");
+    if (t->model->mtp_asked && !t->model->text.mtp) set(&st, cfg, "model.mtp=drop");
     if (t->precision == PREC_FP8) set(&st, cfg, "train.precision=fp8_block");
     if (t->graphs == GRAPHS_PARTIAL)
         set(&st, cfg, "train.cuda_graph=[%s]", t->model->text.E ? MOE_SCOPES : "attn, mlp");

@@ -68,6 +68,12 @@ void        stream_clear(Stream *s);
 void       *stream_patch(const Stream *s, int64_t patch);   /* the address of that patch's pixels */
 MUST Status stream_add(Stream *s, const Document *d); /* E_FIT: a budget is full; E_DATA: d is invalid */
 
+/* For a layer that predicts one token further: the id after each token in its document, 0 after the last
+ * (tokens); and for each supervised row the row before it in its document with its label, or -1 and -1
+ * (supervised). Both arrays have the budget's length. */
+void        stream_shift(const Stream *s, int32_t *ids, int32_t *row, int32_t *label);
+int64_t     stream_shifted_targets(const Stream *s);        /* labels of these; without arrays: all */
+
 /* Splits the slices into `parts` contiguous ranges of about equal patches: part `part` is slices first … last
  * - 1. No part exceeds the average by more than the largest slice. */
 void        stream_share(const Stream *s, int parts, int part, int64_t *first, int64_t *last);

@@ -62,7 +62,9 @@ static void add_step(Progress *p, const StepReport *r)
     s->step = r->step, s->lr = r->lr, s->epoch = r->epoch, s->bad_samples = r->bad_samples;
     s->sums.tokens += r->sums.tokens, s->sums.token_budget += r->sums.token_budget;
     s->sums.visual += r->sums.visual;
+    s->sums.further += r->sums.further;
     if (losses) s->sums.ce += r->sums.ce, s->sums.aux += r->sums.aux, s->grad_norm += r->grad_norm;
+    if (losses) s->sums.mtp += r->sums.mtp;
     add_times(p, r);
 }
 
@@ -159,13 +161,14 @@ static void put_comm(Progress *p)
 
 /* What only some runs have: a balance loss, other ranks, chunked layers, phases without a graph, skipped
  * steps. */
-typedef struct Extras { char aux[48], comm[240], chunked[40], eager[40], skipped[40]; } Extras;
+typedef struct Extras { char mtp[48], aux[48], comm[240], chunked[40], eager[40], skipped[40]; } Extras;
 
 static Extras extras(const Progress *p)
 {
     const StepReport *s = &p->sum;
     Extras x = { .aux = "" };
-    char   aux[32];
+    char   mtp[32], aux[32];
+    if (s->sums.further) snprintf(x.mtp, sizeof x.mtp, "  mtp %s", mean_text(mtp, p, "%.4f", s->sums.mtp));
     if (p->aux_coeff > 0) snprintf(x.aux, sizeof x.aux, "  aux %s", mean_text(aux, p, "%.2f", s->sums.aux));
     if (p->ranks > 1) comm_text(s, x.comm, sizeof x.comm);
     if (s->chunked_layers > 0)
@@ -188,8 +191,9 @@ static void log_step(const Progress *p)
     progress_time_text(left, p->pace * (double)(p->steps - s->step));
     mfu_text(p, mfu, sizeof mfu);
     snprintf(text, sizeof text,
-             "%s  loss %s%s  grad %s  lr %.2g  %s tok/s (useful %.0f%%)  %.3g TFLOP/s  %s  "
-             "mem %.2f/%.1f GiB (planned %.2f)  data wait %.1f%%%s%s%s%s  eta %s", step, loss, x.aux, grad,
+             "%s  loss %s%s%s  grad %s  lr %.2g  %s tok/s (useful %.0f%%)  %.3g TFLOP/s  %s  "
+             "mem %.2f/%.1f GiB (planned %.2f)  data wait %.1f%%%s%s%s%s  eta %s", step, loss, x.mtp, x.aux,
+             grad,
              s->lr, rate, 100 * ratio((double)s->sums.tokens, (double)s->sums.token_budget), tflops, mfu,
              p->measured / gib, p->device_memory / gib, p->planned / gib, wait, x.comm, x.chunked, x.eager,
              x.skipped, left);
@@ -207,7 +211,7 @@ Status progress_put(Progress *p, int64_t step, const Scalar *s, int n)
     return tensorboard_flush(p->board);
 }
 
-enum { MAX_SCALARS = 38 };
+enum { MAX_SCALARS = 39 };
 
 static int train_scalars(const Progress *p, Scalar *out)
 {
@@ -220,6 +224,7 @@ static int train_scalars(const Progress *p, Scalar *out)
     out[k++] = (Scalar){ "train/skipped_steps", (double)p->skipped };
     out[k++] = (Scalar){ "data/visual_token_share", ratio((double)s->sums.visual, (double)s->sums.tokens) };
     out[k++] = (Scalar){ "data/bad_samples", (double)s->bad_samples };
+    if (s->sums.further) out[k++] = (Scalar){ "train/mtp_loss", mean(p, s->sums.mtp) };
     if (p->aux_coeff > 0) out[k++] = (Scalar){ "moe/aux_loss", mean(p, s->sums.aux) };
     if (p->ranks > 1) out[k++] = (Scalar){ "moe/sliced_layers", s->chunked_layers / (double)p->n };
     return k;

@@ -279,6 +279,18 @@ static Status check_resume(Trainer *t)
     return checkpoint_check_resume(resume, &t->source.shape, e->frozen, &e->lora, t->base_model);
 }
 
+/* Files that are saved without the layer say so. */
+static Status drop_mtp(Trainer *t)
+{
+    ModelSource *s = &t->source;
+    TRY(recipe_shape(&s->shape, t->recipe));
+    bool adapters = t->recipe->lora.rank || *t->recipe->lora.path;
+    if (s->shape.text.mtp == s->shape.text.mtp_in_file || adapters) return OK;
+    json_object_set_new(s->hf, "num_nextn_predict_layers", json_integer(0));
+    json_object_del(s->hf, "num_mtp_layers");
+    return OK;
+}
+
 /* Needs only the recipe and the model's shape: errors in either are found before a folder is made. */
 static Status open_source(Trainer *t)
 {
@@ -289,6 +301,7 @@ static Status open_source(Trainer *t)
     TRY(model_source_open(&t->source, &t->recipe->model));
     TRY(picture_limits_read(&t->resolved, t->source.folder, t->recipe->lora.path, &t->source.shape.vision));
     picture_limits_fit(&t->resolved, &t->source.shape.vision, &log);
+    TRY(drop_mtp(t));
     TRY(recipe_ranks(&t->ranks, &t->place, t->recipe, &t->source.shape, world, &log));
     t->data_leader = t->place.at[AX_TP] + t->place.at[AX_CP] + t->place.at[AX_PP] == 0;
     return *t->recipe->lora.path ? OK : make_engine_conf(t);

@@ -12,7 +12,8 @@ enum { THREADS = 256, SLOTS_PER_BLOCK = 8192 };
 static __global__ void add_one(double *sums, const double *ce, const float *aux, Factor aux_scale,
                                Factor z_scale)
 {
-    sums[SUM_CE] = __dadd_rn(sums[SUM_CE], *ce);
+    sums[SUM_CE]  = __dadd_rn(sums[SUM_CE], ce[0]);
+    sums[SUM_MTP] = __dadd_rn(sums[SUM_MTP], ce[1]);
     if (!aux) return;
     sums[SUM_AUX] = __dadd_rn(sums[SUM_AUX], __dmul_rn(factor_value(aux_scale), aux[0]));
     sums[SUM_Z]   = __dadd_rn(sums[SUM_Z], __dmul_rn(factor_value(z_scale), aux[1]));
@@ -74,7 +75,8 @@ static __device__ inline StepVerdict verdict_of(const double *guard, double loss
 
 static __global__ void decide(double *guard, const double *sums, const double *sumsq, StepLimits limits)
 {
-    double loss = __dadd_rn(__dadd_rn(sums[SUM_CE], __dmul_rn(limits.aux_coeff, sums[SUM_AUX])),
+    double loss = __dadd_rn(__dadd_rn(__dadd_rn(sums[SUM_CE], sums[SUM_MTP]),
+                                      __dmul_rn(limits.aux_coeff, sums[SUM_AUX])),
                             __dmul_rn(limits.z_coeff, sums[SUM_Z]));
     StepVerdict v = verdict_of(guard, loss, sqrt(*sumsq), limits);
     guard[GUARD_VERDICT] = v;
