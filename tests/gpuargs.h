@@ -128,8 +128,14 @@ static inline int say_long(int64_t x)   { return say(" %lld", (long long)x), 0; 
 #define MAP11(f, a, ...) f(a), MAP10(f, __VA_ARGS__)
 #define MAP12(f, a, ...) f(a), MAP11(f, __VA_ARGS__)
 #define MAP13(f, a, ...) f(a), MAP12(f, __VA_ARGS__)
-#define NTH_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, ...) n
-#define MAP(f, ...) NTH_(__VA_ARGS__, MAP13, MAP12, MAP11, MAP10, MAP9, MAP8, MAP7, MAP6, MAP5,    \
-                         MAP4, MAP3, MAP2, MAP1)(f, __VA_ARGS__)
+#define MAP14(f, a, ...) f(a), MAP13(f, __VA_ARGS__)
+#define MAP15(f, a, ...) f(a), MAP14(f, __VA_ARGS__)
+#define MAP16(f, a, ...) f(a), MAP15(f, __VA_ARGS__)
+#define MAP17(f, a, ...) f(a), MAP16(f, __VA_ARGS__)
+#define NTH_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, ...) r
+#define MAP(f, ...)                                                                                          \
+    NTH_(__VA_ARGS__, MAP17, MAP16, MAP15, MAP14, MAP13, MAP12, MAP11, MAP10, MAP9, MAP8, MAP7, MAP6, MAP5,  \
+         MAP4, MAP3, MAP2, MAP1)                                                                             \
+    (f, __VA_ARGS__)
 
 #endif

@@ -119,9 +119,16 @@ static void *append(Backend *be, int op, void (*play)(const void *call), const v
 #define EACH11(f, a, ...) f(a) EACH10(f, __VA_ARGS__)
 #define EACH12(f, a, ...) f(a) EACH11(f, __VA_ARGS__)
 #define EACH13(f, a, ...) f(a) EACH12(f, __VA_ARGS__)
-#define NTH(a, b, c, d, e, f, g, h, i, j, k, l, m, n, ...) n
-#define EACH(f, ...) NTH(__VA_ARGS__, EACH13, EACH12, EACH11, EACH10, EACH9, EACH8, EACH7, EACH6, EACH5,  \
-                         EACH4, EACH3, EACH2, EACH1, )(f, __VA_ARGS__)
+#define EACH14(f, a, ...) f(a) EACH13(f, __VA_ARGS__)
+#define EACH15(f, a, ...) f(a) EACH14(f, __VA_ARGS__)
+#define EACH16(f, a, ...) f(a) EACH15(f, __VA_ARGS__)
+#define EACH17(f, a, ...) f(a) EACH16(f, __VA_ARGS__)
+#define EACH18(f, a, ...) f(a) EACH17(f, __VA_ARGS__)
+#define NTH(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, ...) s
+#define EACH(f, ...)                                                                                         \
+    NTH(__VA_ARGS__, EACH18, EACH17, EACH16, EACH15, EACH14, EACH13, EACH12, EACH11, EACH10, EACH9, EACH8,   \
+        EACH7, EACH6, EACH5, EACH4, EACH3, EACH2, EACH1, )                                                   \
+    (f, __VA_ARGS__)
 #define ITEMS(...)   __VA_ARGS__
 #define FIELD(x)     x;
 #define FROM_CALL(x) , call_->x
