@@ -1,9 +1,5 @@
 /* Weights saved to a folder and loaded in every published form, and the errors for a wrong folder. */
-#include "small.h"
-#include "model/weights.h"
-#include "parallel/shard.h"
-
-#include <sys/stat.h>
+#include "weightlab.h"
 
 static const char text_moe[] =
     "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 50, \"hidden_size\": 24, \"num_hidden_layers\": 2, "
@@ -11,41 +7,6 @@ static const char text_moe[] =
     " \"num_key_value_heads\": 2, \"head_dim\": 8, \"intermediate_size\": 40, \"moe_intermediate_size\": 16, "
     "\"num_experts\": 3,"
     " \"num_experts_per_tok\": 2, \"rope_theta\": 10000.0, \"tie_word_embeddings\": true}";
-
-typedef struct Bound { Backend be; Model m; Shard s; Arena a[3]; } Bound;
-
-static void bound_open(Bound *b, const ModelShape *s, DType d)
-{
-    ShardConf conf = { .dtype = d };
-    int order[64];
-    *b = (Bound){ 0 };
-    EXPECT_OK(backend_open(&b->be, "cpu"));
-    EXPECT_OK(model_open(&b->m, s, NULL));
-    shard_conf_from_model(&conf, &b->m, order);
-    EXPECT_OK(shard_open(&b->s, &conf));
-    ShardSizes z = shard_sizes(&b->s);
-    size_t bytes[3] = { z.param, z.grad, z.optim };
-    for (int i = 0; i < 3; i++) EXPECT_OK(backend_arena_open(&b->be, &b->a[i], "test", bytes[i]));
-    shard_bind(&b->s, &b->be, &b->a[0], &b->a[1], &b->a[2], NULL);
-    EXPECT_OK(backend_sync(&b->be));
-    for (int i = 0; i < 3; i++)
-        EXPECT(b->a[i].used == bytes[i], "arena %d: %zu used of %zu promised", i, b->a[i].used, bytes[i]);
-}
-
-static void bound_close(Bound *b)
-{
-    for (int i = 0; i < 3; i++) backend_arena_close(&b->be, &b->a[i]);
-    shard_close(&b->s);
-    model_close(&b->m);
-    backend_close(&b->be);
-}
-
-static const char *folder(const char *name)
-{
-    static char path[300];
-    snprintf(path, sizeof path, "%s/%s", lab_tmp(), name);
-    return path;
-}
 
 static bool same_weights(const Bound *a, const Bound *b)
 {
@@ -80,39 +41,6 @@ static void round_trip(void)
         st_close(&st);
         bound_close(&a), bound_close(&b);
     }
-}
-
-/* Rewrites the tensors of a saved folder one by one with `change`, which returns false to omit a tensor. */
-typedef bool Change(StTensor *t);
-static void rewrite(const char *from, const char *to, Change *change, const StTensor *extra)
-{
-    SafeTensors st;
-    char file[400];
-    EXPECT_OK(st_open(&st, from));
-    StTensor *t = calloc((size_t)st.count + 1, sizeof *t);
-    int n = 0;
-    for (int i = 0; i < st.count; i++) {
-        t[n] = st.tensor[i];
-        if (!change || change(&t[n])) n++;
-    }
-    if (extra) t[n++] = *extra;
-    mkdir(to, 0777);
-    snprintf(file, sizeof file, "%s/model.safetensors", to);
-    EXPECT_OK(st_save(file, t, n));
-    free(t);
-    st_close(&st);
-}
-
-static Status load_from(const char *dir, const ModelShape *s)
-{
-    Bound b;
-    SafeTensors st;
-    bound_open(&b, s, F32);
-    Status r = st_open(&st, dir);
-    if (!r) r = weights_load(&b.m, &b.be, &st, NULL);
-    st_close(&st);
-    bound_close(&b);
-    return r;
 }
 
 static bool without_k(StTensor *t) { return !strstr(t->name, "layers.1.self_attn.k_proj.weight"); }
