@@ -10,6 +10,7 @@ SAN    ?= 0
 STATIC ?= 0
 MPI    ?= $(shell pkg-config --exists ompi-c 2>/dev/null && echo 1 || echo 0)
 OPENBLAS ?= $(shell pkg-config --exists openblas 2>/dev/null && echo 1 || echo 0)
+LIBAV  ?= $(shell pkg-config --exists libavformat libavcodec libswscale libavutil 2>/dev/null && echo 1 || echo 0)
 OPT    ?= -O3
 
 PKGS   := jansson yaml-0.1 libjpeg libpng libwebp libpcre2-8 libutf8proc libxxhash zlib
@@ -35,6 +36,10 @@ LIBS += -lm -lpthread -ldl
 
 ifeq ($(MPI),1)                          # headers alone: the library is loaded by the run that wants it
   CFLAGS += -DTREB_MPI $(shell pkg-config --cflags ompi-c)
+endif
+
+ifeq ($(LIBAV),1)                        # headers alone: a run loads the libraries when it meets a video file
+  LIBAV_CFLAGS := -DTREB_LIBAV $(shell pkg-config --cflags libavformat libavcodec libswscale libavutil)
 endif
 
 # Folders of programs over the library: folder x becomes $(BUILD)/treb-x, and its sources but main.c a library for tests.
@@ -112,6 +117,8 @@ $(ROOT)/gen/page_%.inc: src/report/page.%
 	@sed -e 's/[\\"]/\\&/g' -e 's/.*/"&\\n"/' $< > $@
 $(ROOT)/src/report/page.o: $(ROOT)/gen/page_css.inc $(ROOT)/gen/page_js.inc
 $(ROOT)/src/report/page.o: CFLAGS += -I$(ROOT)/gen
+
+$(addprefix $(ROOT)/src/data/,libav.o video_file.o video_libav.o): CFLAGS += $(LIBAV_CFLAGS)
 
 $(ROOT)/%.o: %.c
 	@mkdir -p $(@D)
@@ -217,7 +224,7 @@ setup:
 
 lint: $(ROOT)/gen/page_css.inc $(ROOT)/gen/page_js.inc $(ROOT)/build_info.h
 	@tools/setup.sh lint
-	@LINT_FLAGS="-I$(ROOT) -I$(ROOT)/gen $(shell pkg-config --cflags $(PKGS) 2>/dev/null)" tools/lint.sh
+	@LINT_FLAGS="-I$(ROOT) -I$(ROOT)/gen $(LIBAV_CFLAGS) $(shell pkg-config --cflags $(PKGS) 2>/dev/null)" tools/lint.sh
 
 layers:
 	@tools/layers.sh

@@ -201,7 +201,7 @@ static void refusals_name_the_field(void)
         { LINE(USER("hi"), ", 'image': 'a'"), "image: 1 listed, but 0 <image>" },
         { LINE(USER("hi"), ", 'image': 'a', 'images': []"), "images: the line has image too" },
         { "{'text': 'x', 'images': ['a']}", "images: 1 listed, but 0 <image>" },
-        { VIDEO(", 'videos': ['a.mp4']"), "videos[0]: expected a list of frames" },
+        { VIDEO(", 'videos': [7]"), "videos[0]: a picture is named by a path" },
         { VIDEO(", 'videos': [[]]"), "videos[0]: the video has no frames" },
         { VIDEO(", 'videos': [['a', 1]]"), "videos[0][1]: a picture" },
         { VIDEO(", 'videos': [['a']], 'fps': 0"), "fps" },

@@ -4,6 +4,9 @@
 
 #include "data/loader_private.h"
 
+#include <unistd.h>
+#include <zlib.h>
+
 enum { LINES = 120, MANY = 400 };
 
 static TinySet set;
@@ -150,6 +153,75 @@ static void resumes_at_every_step(void)
         loader_close(l);
         json_decref(state[i]);
     }
+}
+
+static void write_csv(const char *path, int rows)
+{
+    FILE *f = fopen(path, "w");
+    fprintf(f, "question,answer\n");
+    for (int i = 0; i < rows; i++) fprintf(f, "\"what, %d?\",answer %d\n", i, i * i);
+    fclose(f);
+}
+
+static void write_gz(const char *path, int lines)
+{
+    char   line[1024];
+    gzFile f = gzopen(path, "wb");
+    for (int i = 0; i < lines; i++) tiny_line(line, sizeof line, i), gzprintf(f, "%s\n", line);
+    gzclose(f);
+}
+
+static void write_videos(const char *path)
+{
+    static const char *const clips[] = { "ntsc_h264.mp4", "slow_vp8.webm", "fifteen_mpeg4.avi",
+                                         "one_flv1.flv" };
+    char  folder[400];
+    FILE *f = fopen(path, "w");
+    REQUIRE(f && getcwd(folder, sizeof folder), "%s", path);
+    for (int i = 0; i < 8; i++)
+        fprintf(f, "{\"messages\":[{\"role\":\"user\",\"content\":\"<video>%d?\"},{\"role\":\"assistant\","
+                "\"content\":\"yes\"}],\"videos\":[\"%s/tests/video/%s\"]}\n", i, folder, clips[i % 4]);
+    fclose(f);
+}
+
+/* Parquet, compressed, CSV and video rows in one mixture: a resumed run has the same samples and pixels, with
+ * any number of workers. */
+static void resumes_with_every_reader(void)
+{
+    enum { TAKEN = 6 };
+    static const char *const names[] = { "a.csv", "b.jsonl.gz", "", "d.jsonl" };
+    char       path[4][400];
+    LoaderConf c = set.conf;
+    LoaderStep s;
+    Json      *state[TAKEN];
+    uint64_t   want[TAKEN];
+    Source     kept[4];
+    memcpy(kept, set.source, sizeof kept);
+    for (int i = 0; i < 4; i++) {
+        snprintf(path[i], sizeof path[i], "%s/%s", set.dir, names[i]);
+        set.source[i].path = i == 2 ? "tests/parquet/snappy-dictionary.parquet" : path[i];
+    }
+    write_csv(path[0], 40), write_gz(path[1], 30), write_videos(path[3]);
+    SourceList all = { set.source, video_file_readable() ? 4 : 3 };
+    c.sources = &all;
+    set.cfg.video.max_frames = 8;
+    Loader *l = open_or_die(&c, NULL);
+    for (int i = 0; i < TAKEN; i++) {
+        state[i] = saved(l);
+        EXPECT_OK(loader_next(l, &s));
+        want[i] = step_hash(&s, c.micro);
+    }
+    loader_close(l);
+    for (int i = 0; i < TAKEN; i++) {
+        c.workers = 1 + i % 3;
+        l = open_or_die(&c, state[i]);
+        EXPECT_OK(loader_next(l, &s));
+        EXPECT(step_hash(&s, c.micro) == want[i], "resumed at %d: the step differs", i);
+        loader_close(l);
+        json_decref(state[i]);
+    }
+    set.cfg.video.max_frames = 768;
+    memcpy(set.source, kept, sizeof kept);
 }
 
 /* The peeked stream is the next stream and is not refilled in between: uploads ahead of the step rely on
@@ -644,6 +716,7 @@ int main(void)
     RUN(streams_hold_their_samples);
     RUN(workers_change_nothing);
     RUN(resumes_at_every_step);
+    RUN(resumes_with_every_reader);
     RUN(ranks_share_each_step);
     RUN(peeks_at_the_next);
     RUN(weights_and_limits);

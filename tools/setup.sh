@@ -14,8 +14,10 @@ for group in "$@"; do
         slurm) need="$need slurm-wlm munge" ;;
         hosts) need="$need iproute2" ;;
         lint) need="$need clang-tidy" ;;
+        video) need="$need libavformat-dev libavcodec-dev libswscale-dev libavutil-dev" ;;
         bare) need="$need debootstrap" ;;
-        *) echo "setup: unknown group $group (fuzz, format, report, bench, slurm, hosts, lint, bare)" >&2
+        *) echo "setup: unknown group $group (fuzz, format, report, bench, slurm, hosts, lint, video," \
+               "bare)" >&2
            exit 2 ;;
     esac
 done

@@ -43,12 +43,9 @@ static Status pictures_decode(const Sample *s, SampleScratch *t, const SampleCon
 {
     for (int64_t i = 0; i < s->slices; i++)
         for (int k = 0; k < 2; k++) {
-            int         frame = k ? s->slice[i].b : s->slice[i].a;
-            const void *bytes;
-            size_t      len;
+            int frame = k ? s->slice[i].b : s->slice[i].a;
             if (frame < 0 || (k && frame == s->slice[i].a)) continue;
-            TRY(sample_bytes(&bytes, &len, s, t, c, frame));
-            TRY(image_decode(&t->decoded[0], bytes, len, NULL, sample_frame_name(s, frame)));
+            TRY(sample_picture(&t->decoded[0], s, t, c, frame));
             *pixels += (double)t->decoded[0].h * (double)t->decoded[0].w;
         }
     return OK;

@@ -31,11 +31,19 @@ typedef struct ChatTurn {
     const Json *message;
 } ChatTurn;
 
-/* One picture file: a path as in the line, or bytes from the line (a data: URI) or its archive. */
-typedef struct Frame { const char *path; const void *bytes; size_t len; } Frame;
-/* A picture is one frame; a video is its frames in order, with their rate (0: not given). seconds: one for
- * each slice of a video, set by video_choose. */
-typedef struct Media { bool video; int first, frames; double fps; const double *seconds; } Media;
+/* One picture file: a path as in the line, or bytes from the line (a data: URI) or its archive. nth: a frame
+ * of a video file, counted from 1; 0: a picture file, or a video file as a whole. */
+typedef struct Frame { const char *path; const void *bytes; size_t len; int64_t nth; } Frame;
+/* A picture is one frame; a video is its frames in order, with their rate (0: not given). A video file is one
+ * frame until video_choose has replaced that by the frames that are used; fps is then the rate to sample at.
+ * seconds: one for each slice of a video, set by video_choose. */
+typedef struct Media {
+    bool          video, file;
+    int           first, frames;
+    double        fps;
+    int64_t       h, w;                  /* of a video file's frames */
+    const double *seconds;
+} Media;
 
 typedef struct Conversation {
     ChatTurn *turn;

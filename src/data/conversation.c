@@ -5,6 +5,7 @@
  * names the field. Unknown keys (ids, sources) are ignored. */
 #include "data/chat.h"
 #include "data/media_ref.h"
+#include "data/video_file.h"
 #include "data/chat_tools.h"
 
 #include <stdio.h>
@@ -99,18 +100,32 @@ static Status fps_read(double *fps, const Json *v, const char *where)
     return fail(E_DATA, "%s: fps: expected a number above 0", where);
 }
 
-/* v: a list of frames, or {"frames": [...], "fps": ...}; fps: the rate given elsewhere, or NULL. */
+/* The path of a video file as a list of one. */
+static bool is_file_in_list(const Json *v)
+{
+    const Json *only = json_array_size(v) == 1 ? json_array_get(v, 0) : NULL;
+    return json_is_string(only) && video_file_has_suffix(json_string_value(only), json_string_length(only));
+}
+
+static Status video_file_add(LineReader *r, const Json *v, double rate)
+{
+    media_add(r->c, true, rate);
+    r->c->media[r->c->medias - 1].file = true;
+    return frame_add(r, v, r->where);
+}
+
+/* v: a video file, a list of frames, or {"frames": [...], "fps": ...}; fps: the rate given elsewhere, or
+ * NULL. */
 static Status video_add(LineReader *r, const Json *v, const Json *fps)
 {
     double rate;
     char   where[sizeof r->where + 32];
     if (json_has(v, "fps")) fps = json_object_get(v, "fps");
-    if (json_is_object(v)) v = json_object_get(v, "frames");
-    if (!json_is_array(v))
-        return fail(E_DATA, "%s: expected a list of frames; treb decodes no video files: extract the "
-                    "frames first (ffmpeg -i FILE -vf fps=2 %%04d.jpg) and list them", r->where);
-    if (!json_array_size(v)) return fail(E_DATA, "%s: the video has no frames", r->where);
+    if (json_has(v, "frames")) v = json_object_get(v, "frames");
+    if (is_file_in_list(v)) v = json_array_get(v, 0);
     TRY(fps_read(&rate, fps, r->where));
+    if (!json_is_array(v)) return video_file_add(r, v, rate);
+    if (!json_array_size(v)) return fail(E_DATA, "%s: the video has no frames", r->where);
     media_add(r->c, true, rate);
     for (size_t i = 0; i < json_array_size(v); i++) {
         snprintf(where, sizeof where, "%s[%zu]", r->where, i);

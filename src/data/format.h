@@ -38,6 +38,7 @@ typedef struct Record {
 
 void record_close(Record *r);            /* twice is fine */
 bool record_file_is_picture(const RecordFile *f);      /* by the suffix of its name */
+bool record_file_is_video(const RecordFile *f);
 
 /* Settings of the run that a format may need. */
 typedef struct FormatConf {

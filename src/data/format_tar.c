@@ -220,12 +220,13 @@ static Status tar_read(const FormatFile *f, int64_t i, Record *r)
     const RecordFile *first = &t->member[s->first], *json = member_ending(t, s, ".json"),
                      *text     = member_ending(t, s, ".txt");
     size_t            base = base_of(first->name, first->name_len);
-    int               pictures = 0;
+    int               media = 0;
     snprintf(r->where, sizeof r->where, "%s:%.*s", f->path, base < 160 ? (int)base : 160, first->name);
-    for (int k = 0; k < s->members; k++) pictures += record_file_is_picture(&first[k]);
+    for (int k = 0; k < s->members; k++)
+        media += record_file_is_picture(&first[k]) || record_file_is_video(&first[k]);
     if (!json && !text) return fail(E_DATA, "none of its %d members is a .json or .txt", s->members);
     if (json && text && !is_conversation(json)) json = NULL;
-    r->kind = json ? RECORD_JSON : pictures ? RECORD_CAPTION : RECORD_TEXT;
+    r->kind = json ? RECORD_JSON : media ? RECORD_CAPTION : RECORD_TEXT;
     r->text = (json ? json : text)->bytes, r->len = (json ? json : text)->len;
     r->file = first, r->files = s->members;
     return OK;

@@ -8,6 +8,7 @@
 #include "base/grow.h"
 #include "base/str.h"
 #include "data/image.h"
+#include "data/video_file.h"
 #include "data/inflate.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -162,6 +163,11 @@ void record_close(Record *r)
 bool record_file_is_picture(const RecordFile *f)
 {
     return image_has_suffix(f->name, f->name_len);
+}
+
+bool record_file_is_video(const RecordFile *f)
+{
+    return video_file_has_suffix(f->name, f->name_len);
 }
 
 Status offsets_push(Offsets *o, uint64_t v)

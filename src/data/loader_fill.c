@@ -206,18 +206,47 @@ static void fill_text(Loader *l, LoaderSlot *s, int64_t epoch, SampleScratch *t)
     else                    pthread_cond_broadcast(&l->work);
 }
 
+/* The jobs from `first` on that one worker takes: a picture, or all slices of one video file, whose frames
+ * are decoded in order. */
+static int64_t job_run(const LoaderSlot *s, int64_t first)
+{
+    const Sample *m = &s->doc[s->job[first].doc].sample;
+    const Frame  *f = &m->frame[m->slice[s->job[first].slice].a];
+    int64_t       n = 1;
+    if (!f->nth) return 1;
+    for (; first + n < s->jobs && s->job[first + n].doc == s->job[first].doc; n++) {
+        const Frame *next = &m->frame[m->slice[s->job[first + n].slice].a];
+        if (next->path != f->path || next->bytes != f->bytes || next->nth < f->nth) break;
+    }
+    return n;
+}
+
+static Status fill_run(Loader *l, LoaderSlot *s, SampleScratch *t, int64_t first, int64_t n, int64_t *bad)
+{
+    const SlotJob *j = &s->job[first];
+    const Sample  *m = &s->doc[j->doc].sample;
+    Status         st = OK;
+    for (int64_t i = 0; i < n && !st; i++) {
+        activity_mark();
+        *bad = j[i].slice;
+        st   = sample_pixels(stream_patch(&s->stream, j[i].patch), true, m, t, &l->sample, j[i].slice);
+    }
+    sample_close_video(t);
+    return st;
+}
+
 static void fill_picture(Loader *l, LoaderSlot *s, SampleScratch *t)
 {
-    SlotJob  j = s->job[s->next++];
-    SlotDoc *d = &s->doc[j.doc];
-    void    *out = stream_patch(&s->stream, j.patch);
-    Status   st = OK;
+    int64_t  first = s->next, n = job_run(s, first), bad = 0;
+    SlotDoc *d = &s->doc[s->job[first].doc];
+    s->next += n;
     pthread_mutex_unlock(&l->lock);
-    st = sample_pixels(out, true, &d->sample, t, &l->sample, j.slice);
+    Status st = fill_run(l, s, t, first, n, &bad);
     pthread_mutex_lock(&l->lock);
     if (st && !sample_is_bad(st)) loader_fail(l, st);
-    else if (st)                  doc_fail(d, st, j.slice);
-    if (--s->left == 0) finish_slot(l, s);
+    else if (st)                  doc_fail(d, st, bad);
+    s->left -= n;
+    if (s->left == 0) finish_slot(l, s);
 }
 
 /* The oldest step first; within a slot pictures before text, since pictures complete it. */

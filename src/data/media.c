@@ -23,7 +23,7 @@ Status media_path(char *out, size_t cap, const char *path, const char *media_dir
 }
 
 /* O_NONBLOCK: opening a pipe must not block the run. */
-static Status open_plain(int *fd, size_t *len, const char *file)
+Status media_open(int *fd, size_t *len, const char *file, uint64_t most)
 {
     struct stat info;
     Status      st = OK;
@@ -31,10 +31,10 @@ static Status open_plain(int *fd, size_t *len, const char *file)
     if (*fd < 0 || fstat(*fd, &info) < 0)                st = fail(E_IO, "%s: %s", file, strerror(errno));
     else if (!S_ISREG(info.st_mode))                     st = fail(E_IO, "%s: not a regular file", file);
     else if (info.st_size == 0)                          st = fail(E_DATA, "%s: the file is empty", file);
-    else if ((uint64_t)info.st_size > IMAGE_MAX_BYTES)
-        st = fail(E_DATA, "%s: %lld bytes; the limit for pictures is %zu", file, (long long)info.st_size,
-                  IMAGE_MAX_BYTES);
-    if (st && *fd >= 0) close(*fd);
+    else if ((uint64_t)info.st_size > most)
+        st = fail(E_DATA, "%s: %lld bytes; the limit is %llu", file, (long long)info.st_size,
+                  (unsigned long long)most);
+    if (st && *fd >= 0) close(*fd), *fd = -1;
     if (!st) *len = (size_t)info.st_size;
     return st;
 }
@@ -43,7 +43,7 @@ Status media_map(MediaMap *m, const char *file)
 {
     int fd;
     *m = (MediaMap){ 0 };
-    TRY(open_plain(&fd, &m->len, file));
+    TRY(media_open(&fd, &m->len, file, IMAGE_MAX_BYTES));
     void *bytes = mmap(NULL, m->len, PROT_READ, MAP_PRIVATE, fd, 0);
     int   err   = errno;
     close(fd);
@@ -71,7 +71,7 @@ Status media_read(const char *file, char **buf, size_t *cap, size_t *len)
 {
     int    fd;
     size_t got = 0, want;
-    TRY(open_plain(&fd, &want, file));
+    TRY(media_open(&fd, &want, file, IMAGE_MAX_BYTES));
     Status st = buffer_cap(buf, cap, want);
     while (!st && got < want) {
         ssize_t n = file_read_fd(fd, *buf + got, want - got < FILE_CHUNK ? want - got : FILE_CHUNK);

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct MediaMap { const void *bytes; size_t len; } MediaMap;
 
@@ -16,6 +17,8 @@ typedef struct MediaMap { const void *bytes; size_t len; } MediaMap;
  * `beside`. */
 MUST Status media_path(char *out, size_t cap, const char *path, const char *media_dir, const char *beside);
 
+/* A regular file of 1 to `most` bytes. */
+MUST Status media_open(int *fd, size_t *len, const char *file, uint64_t most);
 MUST Status media_map(MediaMap *m, const char *file);
 void        media_unmap(MediaMap *m);                                          /* twice is fine */
 /* The whole file into *buf, which grows as needed. */

@@ -3,9 +3,8 @@
 
 #include "base/grow.h"
 #include "data/chat_template.h"
-#include "data/media.h"
 #include "data/record_form.h"
-#include <errno.h>
+#include "data/sample_frames.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +18,8 @@ void sample_scratch_close(SampleScratch *t)
 {
     token_scratch_close(t->token);
     for (int i = 0; i < 2; i++) image_close(&t->decoded[i]), image_close(&t->resized[i]);
+    video_file_close(t->video);
+    text_close(&t->png);
     free(t->bytes);
     *t = (SampleScratch){ 0 };
 }
@@ -70,63 +71,51 @@ Status sample_settings(const SampleConf *c, Json **out)
     return *out ? OK : fail(E_FIT, "no memory for a few settings");
 }
 
-static Json *picture_names(const Record *r)
+static Json *member_names(const Record *r, bool (*wanted)(const RecordFile *))
 {
     Json *names = json_array();
     for (int i = 0; i < r->files; i++)
-        if (record_file_is_picture(&r->file[i]))
+        if (wanted(&r->file[i]))
             json_array_append_new(names, json_stringn(r->file[i].name, r->file[i].name_len));
     return names;
 }
 
-/* Without a list of pictures, the pictures of a sample in an archive are its members, in their order. */
+static bool lists_media(const Json *line)
+{
+    return json_has(line, "images") || json_has(line, "image") || json_has(line, "videos") ||
+           json_has(line, "video");
+}
+
+/* Without a list of media, those of a sample in an archive are its members, in their order. */
 static Status json_read(Sample *s, const SampleConf *c)
 {
     const Record *r = &s->record;
     TRY(json_parse(&s->json, r->text, r->len, "not JSON"));
     TRY(record_form(s->json, c->columns));
     Status st = conversation_read(&s->chat, s->json);
-    if (!st || !r->files || json_has(s->json, "images") || json_has(s->json, "image")) return st;
-    json_object_set_new(s->json, "images", picture_names(r));
+    if (!st || !r->files || lists_media(s->json)) return st;
+    json_object_set_new(s->json, "images", member_names(r, record_file_is_picture));
+    json_object_set_new(s->json, "videos", member_names(r, record_file_is_video));
     return conversation_read(&s->chat, s->json);
 }
 
-/* A caption in an archive: the user shows the pictures, the assistant answers with the text. */
+static void media_parts(Json *parts, const char *kind, Json *names)
+{
+    for (size_t i = 0; i < json_array_size(names); i++)
+        json_array_append_new(parts, json_pack("{ss sO}", "type", kind, kind, json_array_get(names, i)));
+    json_decref(names);
+}
+
+/* A caption in an archive: the user shows the media, the assistant answers with the text. */
 static Status caption_read(Sample *s)
 {
-    Json  *parts = json_array(), *names = picture_names(&s->record);
-    size_t n = json_array_size(names);
-    for (size_t i = 0; i < n; i++)
-        json_array_append_new(parts,
-                              json_pack("{ss sO}", "type", "image", "image", json_array_get(names, i)));
-    json_decref(names);
+    Json *parts = json_array();
+    media_parts(parts, "image", member_names(&s->record, record_file_is_picture));
+    media_parts(parts, "video", member_names(&s->record, record_file_is_video));
     s->json = json_pack("{s[{ss so}{ss ss%}]}", "messages", "role", "user", "content", parts, "role",
                         "assistant", "content", s->record.text, s->record.len);
     if (!s->json) return fail(E_DATA, "the caption is not UTF-8 text");
     return conversation_read(&s->chat, s->json);
-}
-
-/* A path names a member by its full name, by its base name, or by its suffix alone. */
-static bool names_member(const char *path, size_t len, const RecordFile *f)
-{
-    const char *own = f->name, *dot;
-    size_t      n   = f->name_len;
-    if (n == len && !memcmp(own, path, n)) return true;
-    for (const char *slash; (slash = memchr(own, '/', n)); n = f->name_len - (size_t)(own - f->name))
-        own = slash + 1;
-    if (n == len && !memcmp(own, path, n)) return true;
-    dot = memchr(own, '.', n);
-    return dot && n - (size_t)(dot + 1 - own) == len && !memcmp(dot + 1, path, len);
-}
-
-static void frames_from_archive(Sample *s)
-{
-    for (int i = 0; i < s->frames; i++) {
-        Frame *f = &s->frame[i];
-        for (int k = 0; !f->bytes && f->path && k < s->record.files; k++)
-            if (names_member(f->path, strlen(f->path), &s->record.file[k]))
-                f->bytes = s->record.file[k].bytes, f->len = s->record.file[k].len;
-    }
 }
 
 static Status conversation_load(Sample *s, const SampleConf *c)
@@ -139,8 +128,10 @@ static Status conversation_load(Sample *s, const SampleConf *c)
         return fail(E_DATA, "%d picture%s, and the model has no vision encoder", s->chat.medias,
                     s->chat.medias == 1 ? "" : "s");
     TRY(video_choose(&s->chat, &c->video));
+    sample_find_members(s);
+    TRY(sample_open_videos(s, c));
     s->frame = s->chat.frame, s->frames = s->chat.frames, s->medias = s->chat.medias;
-    return frames_from_archive(s), OK;
+    return OK;
 }
 
 static Status slice_push(Sample *s, RecordSlice v)
@@ -151,59 +142,12 @@ static Status slice_push(Sample *s, RecordSlice v)
     return OK;
 }
 
-const char *sample_frame_name(const Sample *s, int frame)
-{
-    return s->frame[frame].path ? s->frame[frame].path : "picture inside the sample";
-}
-
-static Status frame_path(char *out, size_t cap, const Sample *s, const SampleConf *c, int frame)
-{
-    return media_path(out, cap, s->frame[frame].path, c->media_dir, dataset_file(c->data, s->id)->file.path);
-}
-
-/* A picture that is not there: pictures are often kept apart from their JSONL. */
-static Status missing_hint(Status st, const SampleConf *c, const Frame *f)
-{
-    if (st != E_IO || *c->media_dir || *f->path == '/' || !strstr(status_text(), strerror(ENOENT))) return st;
-    return fail(st, "%s; data.media_dir names the folder that relative paths of pictures start from",
-                status_text());
-}
-
-/* Height and width from the header, without decoding. */
-static Status frame_size(int64_t *h, int64_t *w, const Sample *s, const SampleConf *c, int frame)
-{
-    const Frame *f = &s->frame[frame];
-    const char  *name = sample_frame_name(s, frame);
-    char         path[4096];
-    MediaMap     map;
-    if (f->bytes) return image_size(h, w, f->bytes, f->len, NULL, name);
-    TRY(frame_path(path, sizeof path, s, c, frame));
-    Status st = media_map(&map, path);
-    if (st) return missing_hint(st, c, f);
-    st = image_size(h, w, map.bytes, map.len, NULL, path);
-    media_unmap(&map);
-    return st;
-}
-
-Status sample_bytes(const void **bytes, size_t *len, const Sample *s, SampleScratch *t, const SampleConf *c,
-                    int frame)
-{
-    const Frame *f = &s->frame[frame];
-    char         path[4096];
-    *bytes = f->bytes, *len = f->len;
-    if (f->bytes) return OK;
-    TRY(frame_path(path, sizeof path, s, c, frame));
-    TRY(media_read(path, &t->bytes, &t->cap, len));
-    *bytes = t->bytes;
-    return OK;
-}
-
 /* The grid of a medium, and its slices. All frames of a video are resized to the size that follows from
  * its first. */
 static Status media_measure(Grid *g, Sample *s, const SampleConf *c, const Media *m)
 {
-    int64_t h, w, patch = c->picture.patch, group = c->video.group;
-    TRY(frame_size(&h, &w, s, c, m->first));
+    int64_t h = m->h, w = m->w, patch = c->picture.patch, group = c->video.group;
+    if (!m->file) TRY(sample_frame_size(&h, &w, s, c, m->first));
     TRY_CTX(m->video ? video_fit(&h, &w, m->frames, &c->frame) : image_fit(&h, &w, &c->picture), "%s",
             sample_frame_name(s, m->first));
     *g = (Grid){ m->video ? video_slices(m, group) : 1, h / patch, w / patch };
@@ -297,7 +241,7 @@ static Status packed_load(Sample *s, const SampleConf *c)
     TRY(ids_push_many(&s->targets, r->targets, r->tokens));
     s->frame = mem_pool_alloc(&s->record.keep, ((size_t)r->files + 1) * sizeof *s->frame);
     for (s->frames = 0; s->frames < r->files; s->frames++)
-        s->frame[s->frames] = (Frame){ NULL, r->file[s->frames].bytes, r->file[s->frames].len };
+        s->frame[s->frames] = (Frame){ .bytes = r->file[s->frames].bytes, .len = r->file[s->frames].len };
     s->size.tokens = r->tokens;
     for (int64_t i = 0; i < r->tokens; i++) s->size.supervised += r->targets[i] >= 0;
     for (int64_t i = 0; i < r->slices; i++) {
@@ -351,27 +295,4 @@ size_t sample_host_bytes(const Sample *s)
 {
     return sizeof *s + (size_t)(s->ids.cap + s->targets.cap) * sizeof *s->ids.v +
            (size_t)s->slice_cap * sizeof *s->slice + 4 * s->record.len;
-}
-
-Status sample_frame(const Sample *s, SampleScratch *t, const SampleConf *c, int64_t slice, int frame, int k)
-{
-    const RecordSlice *v = &s->slice[slice];
-    const void        *bytes;
-    size_t             len;
-    TRY(sample_bytes(&bytes, &len, s, t, c, frame));
-    TRY(image_decode(&t->decoded[k], bytes, len, NULL, sample_frame_name(s, frame)));
-    TRY_CTX(image_resize(&t->resized[k], &t->decoded[k], v->h * c->picture.patch, v->w * c->picture.patch),
-            "%s", sample_frame_name(s, frame));
-    return OK;
-}
-
-Status sample_pixels(void *out, bool bytes, const Sample *s, SampleScratch *t, const SampleConf *c,
-                     int64_t slice)
-{
-    const RecordSlice *v = &s->slice[slice];
-    bool               two = v->b >= 0 && v->b != v->a;
-    TRY_CTX(sample_frame(s, t, c, slice, v->a, 0), "%s", s->record.where);
-    if (two) TRY_CTX(sample_frame(s, t, c, slice, v->b, 1), "%s", s->record.where);
-    image_patches(out, bytes, &t->resized[0], two ? &t->resized[1] : NULL, &c->picture);
-    return OK;
 }

@@ -38,6 +38,11 @@ typedef struct SampleScratch {
     Image         decoded[2], resized[2];
     char         *bytes;
     size_t        cap;
+    Text          png;                   /* of a frame of a video */
+    VideoFile    *video;                 /* the video file whose frames were asked for last, or NULL */
+    int64_t       video_sample;          /* of that sample; its bytes, or NULL; its path */
+    const void   *video_bytes;
+    char          video_name[4096];
     int64_t       loads;                 /* samples loaded with this scratch */
 } SampleScratch;
 
@@ -70,7 +75,11 @@ MUST Status sample_pixels(void *out, bool bytes, const Sample *s, SampleScratch 
 /* A frame of a slice, decoded and resized, in t->resized[k]. */
 MUST Status sample_frame(const Sample *s, SampleScratch *t, const SampleConf *c, int64_t slice, int frame,
                          int k);
-/* The bytes of a frame's file. They belong to the record, or are valid until the next call with t. */
+/* The pixels of a frame as they are in its file. Frames of one video file are asked for in order. */
+MUST Status sample_picture(Image *out, const Sample *s, SampleScratch *t, const SampleConf *c, int frame);
+void        sample_close_video(SampleScratch *t);                    /* after its last frame; twice is fine */
+/* The bytes of a frame's file; of a frame of a video file, a PNG file of its size in the model. They belong
+ * to the record, or are valid until the next call with t. */
 MUST Status sample_bytes(const void **bytes, size_t *len, const Sample *s, SampleScratch *t,
                          const SampleConf *c, int frame);
 const char *sample_frame_name(const Sample *s, int frame);           /* its path as written, for messages */

@@ -4,6 +4,7 @@
 
 #include "base/num.h"
 #include <math.h>
+#include <string.h>
 
 int64_t video_count(int64_t total, double fps, const VideoRule *rule)
 {
@@ -31,24 +32,57 @@ int video_frame(const Media *m, int64_t s, int64_t k, int64_t group)
     return m->first + (int)min_i64(s * group + k, m->frames - 1);
 }
 
+static Status too_short(int media, int64_t n, int64_t group)
+{
+    return fail(E_DATA,
+                "medium %d: a video of %lld frame%s; it needs at least %lld (list a single frame as an "
+                "image)",
+                media, (long long)n, n == 1 ? "" : "s", (long long)group);
+}
+
+static const double *slice_times(Conversation *c, int64_t n, int64_t total, double fps, int64_t group)
+{
+    int64_t slices = (n + group - 1) / group;
+    double *seconds = mem_pool_alloc(&c->keep, (size_t)slices * sizeof *seconds);
+    for (int64_t s = 0; s < slices; s++) seconds[s] = video_seconds(s, n, total, fps, group);
+    return seconds;
+}
+
+static Status choose_listed(Conversation *c, int media, const VideoRule *rule)
+{
+    Media  *m = &c->media[media];
+    int64_t total = m->frames, n = video_count(total, m->fps, rule);
+    if (n < rule->group) return too_short(media, n, rule->group);
+    m->seconds = slice_times(c, n, total, m->fps > 0 ? m->fps : rule->fps, rule->group);
+    for (int64_t k = 0; k < n; k++) c->frame[m->first + k] = c->frame[m->first + video_index(k, n, total)];
+    m->frames = (int)n;
+    return OK;
+}
+
 Status video_choose(Conversation *c, const VideoRule *rule)
 {
-    for (int i = 0; i < c->medias; i++) {
-        Media  *m = &c->media[i];
-        int64_t total = m->frames, n = video_count(total, m->fps, rule);
-        double  fps = m->fps > 0 ? m->fps : rule->fps;
-        if (!m->video || m->seconds) continue;
-        if (n < rule->group)
-            return fail(E_DATA,
-                        "medium %d: a video of %lld frame%s; it needs at least %lld (list a single frame "
-                                "as an image)", i, (long long)n, n == 1 ? "" : "s", (long long)rule->group);
-        int64_t slices = (n + rule->group - 1) / rule->group;
-        double *seconds = mem_pool_alloc(&c->keep, (size_t)slices * sizeof *seconds);
-        for (int64_t s = 0; s < slices; s++) seconds[s] = video_seconds(s, n, total, fps, rule->group);
-        for (int64_t k = 0; k < n; k++)
-            c->frame[m->first + k] = c->frame[m->first + video_index(k, n, total)];
-        m->frames = (int)n, m->seconds = seconds;
+    for (int i = 0; i < c->medias; i++)
+        if (c->media[i].video && !c->media[i].file && !c->media[i].seconds) TRY(choose_listed(c, i, rule));
+    return OK;
+}
+
+Status video_choose_file(Conversation *c, int media, const VideoInfo *info, const VideoRule *rule)
+{
+    Media    *m = &c->media[media];
+    VideoRule own = *rule;
+    if (m->fps > 0) own.fps = m->fps;
+    int64_t n = video_count(info->frames, info->fps, &own);
+    if (n < rule->group) return too_short(media, n, rule->group);
+    Frame *frame = mem_pool_alloc(&c->keep, (size_t)(c->frames + n) * sizeof *frame),
+          whole  = c->frame[m->first];
+    memcpy(frame, c->frame, (size_t)c->frames * sizeof *frame);
+    for (int64_t k = 0; k < n; k++) {
+        frame[c->frames + k]     = whole;
+        frame[c->frames + k].nth = video_index(k, n, info->frames) + 1;
     }
+    m->seconds = slice_times(c, n, info->frames, info->fps, rule->group);
+    m->first = c->frames, m->frames = (int)n, m->h = info->h, m->w = info->w;
+    c->frame = frame, c->frames += (int)n;
     return OK;
 }
 

@@ -7,15 +7,19 @@
 
 #include "data/chat.h"
 #include "data/image.h"
+#include "data/video_file.h"
 
 /* video.* of the recipe, and PatchShape.frames. */
 typedef struct VideoRule { double fps; int64_t min_frames, max_frames, group; } VideoRule;
 
-/* Reduces every video of c to the frames that will be used, evenly spaced, and sets media.seconds. A video
- * whose line gives its fps is sampled down to rule.fps. Without fps it counts as sampled at rule.fps
- * already, and all its frames are used, up to max_frames. Rows of c->frame that are not used belong to no
- * medium afterwards. E_DATA for a video of fewer frames than one slice. */
+/* Reduces every video of c that lists its frames to the frames that will be used, evenly spaced, and sets
+ * media.seconds. A video whose line gives its fps is sampled down to rule.fps. Without fps it counts as
+ * sampled at rule.fps already, and all its frames are used, up to max_frames. Rows of c->frame that are not
+ * used belong to no medium afterwards. E_DATA for a video of fewer frames than one slice. */
 MUST Status video_choose(Conversation *c, const VideoRule *rule);
+/* The same for a video file, which has one row of c->frame until then; its frames are appended there. A rate
+ * in its line is the rate to sample at. */
+MUST Status video_choose_file(Conversation *c, int media, const VideoInfo *info, const VideoRule *rule);
 static inline int64_t video_slices(const Media *m, int64_t group) { return (m->frames + group - 1) / group; }
 /* Row of Conversation.frame that is the k-th frame of slice s. */
 int         video_frame(const Media *m, int64_t s, int64_t k, int64_t group);
