@@ -9,6 +9,7 @@ CUDA   ?= 0
 SAN    ?= 0
 STATIC ?= 0
 MPI    ?= $(shell pkg-config --exists ompi-c 2>/dev/null && echo 1 || echo 0)
+MICROHTTPD ?= $(shell pkg-config --exists libmicrohttpd 2>/dev/null && echo 1 || echo 0)
 OPENBLAS ?= $(shell pkg-config --exists openblas 2>/dev/null && echo 1 || echo 0)
 LIBAV  ?= $(shell pkg-config --exists libavformat libavcodec libswscale libavutil 2>/dev/null && echo 1 || echo 0)
 OPT    ?= -O3
@@ -40,6 +41,10 @@ endif
 
 ifeq ($(LIBAV),1)                        # headers alone: a run loads the libraries when it meets a video file
   LIBAV_CFLAGS := -DTREB_LIBAV $(shell pkg-config --cflags libavformat libavcodec libswscale libavutil)
+endif
+
+ifeq ($(MICROHTTPD),1)                   # headers alone: `treb watch` loads the library
+  HTTP_CFLAGS := -DTREB_MICROHTTPD $(shell pkg-config --cflags libmicrohttpd)
 endif
 
 # Folders of programs over the library: folder x becomes $(BUILD)/treb-x, and its sources but main.c a library for tests.
@@ -118,6 +123,7 @@ $(ROOT)/gen/page_%.inc: src/report/page.%
 $(ROOT)/src/report/page.o: $(ROOT)/gen/page_css.inc $(ROOT)/gen/page_js.inc
 $(ROOT)/src/report/page.o: CFLAGS += -I$(ROOT)/gen
 
+$(ROOT)/src/watch/http.o: CFLAGS += $(HTTP_CFLAGS)
 $(addprefix $(ROOT)/src/data/,libav.o video_file.o video_libav.o): CFLAGS += $(LIBAV_CFLAGS)
 
 $(ROOT)/%.o: %.c
@@ -171,7 +177,7 @@ test-programs: $(BUILD)/treb $(SIDE_BIN) $(TESTS) $(FUZZ) $(FAULTS)
 test: setup lint
 	@$(MAKE) --no-print-directory -j$$(nproc) test-programs
 	@$(MAKE) --no-print-directory cuda-compiles
-	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/config_keys.sh tests/plan.sh tests/demo.sh tests/demo_lora.sh tests/report.sh tests/kill.sh tests/full.sh tests/mpi.sh tests/ranks.sh tests/eval_ranks.sh tests/rank_kill.sh tests/faults.sh tests/launch.sh tests/tune.sh tests/fuzz.sh
+	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/config_keys.sh tests/plan.sh tests/demo.sh tests/demo_lora.sh tests/report.sh tests/watch.sh tests/kill.sh tests/full.sh tests/mpi.sh tests/ranks.sh tests/eval_ranks.sh tests/rank_kill.sh tests/faults.sh tests/launch.sh tests/tune.sh tests/fuzz.sh
 
 asan: setup
 	@TREB_TEST_TIMEOUT=2700 $(MAKE) --no-print-directory SAN=1 test

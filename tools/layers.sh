@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 order="base jinja tensor data ops comm nn model parallel checkpoint engine infer train plan profile launch"
-order="$order report diagnose tune cli"
+order="$order report watch diagnose tune cli"
 declare -A hidden=([data]="" [ops]="data" [comm]="data" [nn]="data" [model]="data" [parallel]="data")
 bad=0
 for file in $(find src -type f); do

@@ -3,7 +3,6 @@
 #include "report/page.h"
 
 #include "base/str.h"
-#include "data/ids.h"
 #include "base/folder.h"
 #include <errno.h>
 #include <stdarg.h>
@@ -214,6 +213,8 @@ static Status push_title(Text *out, const char *s)
     return OK;
 }
 
+enum { DOCUMENT_STYLE = JSON_COMPACT | JSON_REAL_PRECISION(6) };
+
 static Status draw_nonce(char hex[33])
 {
     uint8_t b[16];
@@ -223,37 +224,65 @@ static Status draw_nonce(char hex[33])
     return OK;
 }
 
-static Status push_page(Text *out, const Page *p)
+/* What a browser may load: a served page its document, a file nothing. */
+static Status push_policy(Text *out, const char *nonce, const char *live)
 {
-    char nonce[33];
-    TRY(draw_nonce(nonce));
-    TRY(text_printf(out, "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>\n"
-                    "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; img-src data:; "
-                    "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
-                    "script-src 'nonce-%s'\">\n"
-                    "<meta name='viewport' content='width=device-width,initial-scale=1'>\n"
-                    "<meta name='referrer' content='no-referrer'>\n<title>", nonce));
+    return text_printf(out, "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; "
+                       "img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+                       "%sscript-src 'nonce-%s'\">\n", live ? "connect-src 'self'; " : "", nonce);
+}
+
+static Status push_head(Text *out, const Page *p, const char *nonce, const char *live)
+{
+    TRY(text_printf(out, "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>\n"));
+    TRY(push_policy(out, nonce, live));
+    TRY(text_printf(out, "<meta name='viewport' content='width=device-width,initial-scale=1'>\n"
+                    "<meta name='referrer' content='no-referrer'>\n<title>"));
     TRY(push_title(out, json_string_value(json_object_get(p->root, "title"))));
     TRY(text_printf(out, "</title>\n<style>\n"));
     TRY(text_push(out, page_css, sizeof page_css - 1));
-    TRY(text_printf(out, "</style></head><body>\n<nav><div class='top'><div class='links'></div>"
+    return text_printf(out, "</style></head>");
+}
+
+static Status push_script(Text *out, const Page *p, const char *nonce, const char *live)
+{
+    TRY(text_printf(out, "<script nonce='%s'>\n", nonce));
+    TRY(text_push(out, page_js, sizeof page_js - 1));
+    TRY(text_printf(out, live ? "watchPage('%s', " : "drawPage(", live));
+    if (json_dump_callback(p->root, push_escaped, out, DOCUMENT_STYLE))
+        return fail(E_FIT, "no memory for a page of %zu bytes", out->n);
+    return text_printf(out, ");\n</script>");
+}
+
+Status page_html(Page *p, const char *live, Text *out)
+{
+    char nonce[33];
+    if (p->status) return fail(p->status, "no memory for the page");
+    TRY(draw_nonce(nonce));
+    TRY(push_head(out, p, nonce, live));
+    TRY(text_printf(out, "<body>\n<nav><div class='top'><div class='links'></div>"
                     "<button id='theme' title='light or dark' aria-label='light or dark'>"
                     "<svg viewBox='0 0 16 16'><circle cx='8' cy='8' r='6'/><path d='M8 2a6 6 0 0 1 0 12z'/>"
                     "</svg></button></div></nav>\n<main></main>\n"
                     "<noscript><p>A script inside this file draws the page; please allow it to run."
-                    "</p></noscript>\n<script nonce='%s'>\n", nonce));
-    TRY(text_push(out, page_js, sizeof page_js - 1));
-    TRY(text_printf(out, "drawPage("));
-    if (json_dump_callback(p->root, push_escaped, out, JSON_COMPACT | JSON_REAL_PRECISION(6)))
-        return fail(E_FIT, "no memory for a page of %zu bytes", out->n);
-    return text_printf(out, ");\n</script></body></html>\n");
+                    "</p></noscript>\n"));
+    TRY(push_script(out, p, nonce, live));
+    return text_printf(out, "</body></html>\n");
+}
+
+static int push_plain(const char *v, size_t n, void *out) { return text_push(out, v, n) ? -1 : 0; }
+
+Status page_document(Page *p, Text *out)
+{
+    if (p->status || json_dump_callback(p->root, push_plain, out, DOCUMENT_STYLE))
+        return fail(E_FIT, "no memory for the page");
+    return OK;
 }
 
 Status page_write(Page *p, const char *path)
 {
-    Text out = { 0 };
-    if (p->status) return fail(p->status, "no memory for the page");
-    Status st = push_page(&out, p);
+    Text   out = { 0 };
+    Status st = page_html(p, NULL, &out);
     if (!st) st = file_replace(path, out.v, out.n);
     text_close(&out);
     return st;

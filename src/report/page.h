@@ -1,7 +1,8 @@
-/* report/page.h -- the writer of every HTML page: a run, two runs, a plan, samples of a dataset.
+/* report/page.h -- the writer of every HTML page: a run, several runs, a plan, samples of a dataset.
  *
  * A page is one file that loads nothing: page.css and page.js, which the build embeds, and one JSON document
- * that page.js draws. The document is a list of sections, a section a list of blocks; the functions here make
+ * that page.js draws. A page that is served (`treb watch`) fetches its document again and again, and nothing
+ * else. The document is a list of sections, a section a list of blocks; the functions here make
  * blocks, and page.js has a function for each "kind". Text from outside reaches the browser only as a JSON
  * string and is inserted as text, so it cannot become markup; a content security policy lets no script run
  * but the page's own.
@@ -19,6 +20,7 @@
 #define REPORT_PAGE_H
 
 #include "base/json.h"
+#include "data/ids.h"
 
 typedef struct Page {
     Json  *root;
@@ -29,6 +31,8 @@ typedef struct Page {
 void        page_open(Page *p, const char *maker, const char *title);
 void        page_section(Page *p, const char *id, const char *title);   /* title "": the top of the page */
 MUST Status page_write(Page *p, const char *path);            /* writes beside `path`, then renames */
+MUST Status page_html(Page *p, const char *live, Text *out);  /* live: the document's address, NULL: a file */
+MUST Status page_document(Page *p, Text *out);                /* the document alone, as JSON */
 void        page_close(Page *p);                              /* twice is fine */
 
 /* Appends a block to a list; list NULL: to the current section. NULL as the block means no memory. */

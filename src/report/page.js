@@ -1,6 +1,6 @@
 'use strict';
 /* Draws a page from the document that report/page.c writes behind this script: drawPage({sections: [...]}).
- * Every text is inserted as text, never as markup. */
+ * Every text is inserted as text, never as markup. A page that is drawn again replaces what was drawn. */
 function drawPage(doc) {
   const SVG = document.querySelector('nav svg').namespaceURI;
 
@@ -407,6 +407,26 @@ function drawPage(doc) {
     return box;
   }
 
+  /* --- several runs ------------------------------------------------------------------------------------ */
+
+  function age(time) {
+    const s = Math.max(0, Math.round(Date.now() / 1000 - time));
+    const text = s < 120 ? s + ' s' : s < 7200 ? Math.round(s / 60) + ' min' : Math.round(s / 3600) + ' h';
+    return 'last line ' + text + ' ago';
+  }
+  function drawRuns(b) {
+    const box = make('div', 'runs wide');
+    for (const run of b.items) {
+      const tile = make('a', 'panel k' + (run.color + 1), box);
+      tile.href = run.href;
+      make('i', '', tile);
+      make('b', '', tile).textContent = run.name;
+      for (const line of run.lines) say(make('p', '', tile), line);
+      if (run.time) make('small', '', tile).textContent = age(run.time);
+    }
+    return box;
+  }
+
   /* --- plans ------------------------------------------------------------------------------------------- */
 
   function drawPlacement(b) {
@@ -464,14 +484,14 @@ function drawPage(doc) {
   const kinds = { text: drawText, tiles: drawTiles, notes: drawNotes, panel: drawPanel, table: drawTable,
                   bars: drawBars, stack: drawStack, chart: drawChart, heat: drawHeat, scale: drawScale,
                   answers: drawAnswers, sample: drawSample, placement: drawPlacement,
-                  timeline: drawTimeline, lanes: drawLanes };
+                  timeline: drawTimeline, lanes: drawLanes, runs: drawRuns };
 
   function drawAll(into, blocks) {
     for (const b of blocks) into.append(kinds[b.kind](b));
   }
   function navigate(links) {
     const brand = make('a', 'brand', links);
-    brand.href = '#top';
+    brand.href = doc.served ? '/' : '#top';
     brand.textContent = 'Trebuchet';
     for (const s of doc.sections.filter(s => s.title)) {
       const a = make('a', '', links);
@@ -491,7 +511,7 @@ function drawPage(doc) {
       drawAll(make('div', 'grid', section), s.blocks);
     }
     const made = ['Made by ', { b: doc.maker }];
-    say(make('footer', '', main), made.concat(doc.footer, '. One file, no network.'));
+    say(make('footer', '', main), made.concat(doc.footer, doc.served ? '.' : '. One file, no network.'));
   }
 
   const root = document.documentElement, media = matchMedia('(prefers-color-scheme: dark)');
@@ -499,6 +519,51 @@ function drawPage(doc) {
     const dark = root.dataset.theme ? root.dataset.theme === 'dark' : media.matches;
     root.dataset.theme = dark ? 'light' : 'dark';
   };
-  navigate(document.querySelector('.links'));
-  drawAllSections(document.querySelector('main'));
+  const links = document.querySelector('.links'), main = document.querySelector('main');
+  links.replaceChildren();
+  main.replaceChildren();
+  document.title = doc.title;
+  navigate(links);
+  drawAllSections(main);
+}
+
+/* Draws a page that is served, and draws it again whenever its document at `url` has changed; what a visitor
+ * has opened stays open. The page waits while a value is being pointed at. */
+function watchPage(url, doc) {
+  const state = document.createElement('span');
+  const opened = () => [...document.querySelectorAll('details')];
+  let tag = '';
+  state.className = 'live';
+  document.getElementById('theme').before(state);
+
+  function show(good) {
+    state.textContent = good ? 'live' : 'no answer';
+    state.classList.toggle('lost', !good);
+  }
+  function redraw(next) {
+    const open = opened().map(d => d.open), top = scrollY;
+    const picked = [...document.querySelectorAll('input:checked')].map(e => e.id);
+    next.served = true;
+    drawPage(next);
+    opened().forEach((d, i) => { d.open = Boolean(open[i]); });
+    for (const id of picked) if (id && document.getElementById(id)) document.getElementById(id).click();
+    scrollTo(0, top);
+  }
+  async function look() {
+    try {
+      const answer = await fetch(url, { cache: 'no-store', headers: tag ? { 'If-None-Match': tag } : {} });
+      if (answer.status === 200 && !document.querySelector('.tip')) {
+        tag = answer.headers.get('ETag') || '';
+        redraw(await answer.json());
+      }
+      show(answer.status === 200 || answer.status === 304);
+    } catch (lost) {
+      show(false);
+    }
+    setTimeout(look, 2000);
+  }
+  doc.served = true;
+  drawPage(doc);
+  show(true);
+  setTimeout(look, 2000);
 }

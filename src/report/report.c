@@ -115,32 +115,38 @@ static void add_sections(Report *r)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) parts[i](r);
 }
 
-static Status write_page(Report *r, const char *out)
-{
-    struct stat info;
-    open_page(r);
-    add_heading(r);
-    add_sections(r);
-    TRY(page_write(&r->page, out));
-    r->counts.bytes = stat(out, &info) ? 0 : (int64_t)info.st_size;
-    return OK;
-}
-
-static Status read_and_write(Report *r, const ReportAsk *ask, ReportRun *run)
+static Status build_page(Report *r, const ReportAsk *ask, ReportRun *run)
 {
     for (int i = 0; i < ask->runs; i++) TRY(run_open(r->run[i] = &run[i], ask->dir[i]));
     TRY(contracts_open(r, ask));
-    return write_page(r, ask->out);
+    open_page(r);
+    add_heading(r);
+    add_sections(r);
+    return OK;
 }
 
-Status report_write(const ReportAsk *ask, ReportCounts *counts)
+/* Where a page goes: to the file `path`, or to `text` (report_text). */
+typedef struct Target { const char *path, *live; Text *text; } Target;
+
+static Status put_page(Report *r, const Target *to)
+{
+    struct stat info;
+    if (to->text && !to->live) return page_document(&r->page, to->text);
+    if (to->text) return page_html(&r->page, to->live, to->text);
+    TRY(page_write(&r->page, to->path));
+    r->counts.bytes = stat(to->path, &info) ? 0 : (int64_t)info.st_size;
+    return OK;
+}
+
+static Status make(const ReportAsk *ask, const Target *to, ReportCounts *counts)
 {
     int runs = ask->runs;
     REQUIRE(runs >= 1 && runs <= REPORT_RUNS, "%d runs", runs);
     Report r = { .n = runs };
     ReportRun *run = calloc((size_t)runs, sizeof *run);
     if (!run) return fail(E_FIT, "no memory to read %d runs", runs);
-    Status st = read_and_write(&r, ask, run);
+    Status st = build_page(&r, ask, run);
+    if (!st) st = put_page(&r, to);
     r.counts.pair = r.pair;
     if (counts) *counts = r.counts;
     page_close(&r.page);
@@ -148,4 +154,14 @@ Status report_write(const ReportAsk *ask, ReportCounts *counts)
     for (int i = 0; i < runs; i++) run_close(&run[i]);
     free(run);
     return st;
+}
+
+Status report_write(const ReportAsk *ask, ReportCounts *counts)
+{
+    return make(ask, &(Target){ .path = ask->out }, counts);
+}
+
+Status report_text(const ReportAsk *ask, const char *live, Text *out)
+{
+    return make(ask, &(Target){ .live = live, .text = out }, NULL);
 }

@@ -34,7 +34,7 @@
 #ifndef REPORT_REPORT_H
 #define REPORT_REPORT_H
 
-#include "base/status.h"
+#include "data/ids.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -61,5 +61,8 @@ typedef struct ReportCounts {
 /* One run, or a comparison of two, which calls one of them better only where their contracts differ in
  * declared keys alone. The page is written beside `out` and renamed. counts may be NULL. */
 MUST Status report_write(const ReportAsk *ask, ReportCounts *counts);
+/* The same page as text, for a server: with live, the address of its document (page.h); without, the
+ * document. Nothing is written; ask->out is not read. */
+MUST Status report_text(const ReportAsk *ask, const char *live, Text *out);
 
 #endif

@@ -1,29 +1,13 @@
 /* report/report_curves.c -- the charts of a page, as tables. Two runs share a chart where it shows one
  * quantity, and have a chart each, with the same axes, where it shows several. */
+#include "report/report_chart.h"
 #include "report/report_parts.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { ROW_CURVES = 4, CHART_CURVES = 12, REST_CHARTS = 48, COLORS = 8 };
-enum { BUCKETS = 320, SMOOTH_POINTS = 400, SMOOTH_LEAST = 120, DOTS_MOST = 80 };
-
-typedef enum {
-    CURVE_LINE,
-    CURVE_SMOOTH,                     /* the values faintly, a smooth curve through them */
-    CURVE_DOTS                        /* few values, each with a dot */
-} CurveStyle;
-
-typedef enum {
-    CHART_ZERO = 1,                   /* the axis begins at zero */
-    CHART_LOG  = 2,                   /* logarithmic where the values span much */
-    CHART_FULL = 4,                   /* and ends at one: a share of all */
-    CHART_WIDE = 8,                   /* takes the whole width of the page */
-    CHART_PERCENT = 16,               /* values are shares; shown in percent */
-    CHART_LEFT = 32                   /* begins a row of the page */
-} ChartFlags;
+enum { ROW_CURVES = 4, REST_CHARTS = 48 };
 
 typedef struct CurveRow { const char *key, *name; CurveStyle style; } CurveRow;
 
@@ -95,87 +79,14 @@ static const ChartRow balance[] = {
       { { KEY_WORST, "worst layer", CURVE_SMOOTH }, { KEY_MEAN, "mean of layers", CURVE_SMOOTH } } },
 };
 
-/* --- one chart ---------------------------------------------------------------------------------------- */
-
-typedef struct Chart {
-    Json    *block, *curves;
-    unsigned flags;
-    double   x0, x1, y0, y1;          /* over its curves */
-    bool     smooth;                  /* has a smooth curve */
-} Chart;
-
-/* `of`: the run, or NULL. */
-static Chart chart_open(const char *title, const char *unit, unsigned flags, const char *of)
-{
-    static const char *const names[] = { "zero", "log", "full", "wide", "percent", "left" };
-    Json *b = json_pack("{s:s, s:o, s:[], s:[]}", "kind", "chart", "label", page_string(title), "title",
-                        "curves");
-    Json *rich = json_object_get(b, "title");
-    page_say(rich, "b", "%s", title), page_say(rich, NULL, " ");
-    if (unit) page_say(rich, "small", "%s", unit);
-    if (of) page_say(rich, "small of", "%s", of);
-    for (int i = 0; i < 6; i++)
-        if (flags >> i & 1) json_object_set_new(b, names[i], json_true());
-    return (Chart){ b, json_object_get(b, "curves"), flags, INFINITY, -INFINITY, INFINITY, -INFINITY, false };
-}
-
-static Json *points_json(const Point *p, int64_t n)
-{
-    Json *list = json_array();
-    for (int64_t i = 0; i < n; i++) {
-        json_array_append_new(list, json_integer((json_int_t)p[i].step));
-        json_array_append_new(list, json_real(p[i].value));
-    }
-    return list;
-}
-
-static Json *value_text(const Chart *c, double v)
-{
-    return page_string(c->flags & CHART_PERCENT ? PERCENT(v) : NUM(v));
-}
-
-static void chart_range(Chart *c, const Series *s)
-{
-    c->x0 = fmin(c->x0, s->at[0].step), c->x1 = fmax(c->x1, s->at[s->n - 1].step);
-    c->y0 = fmin(c->y0, series_extreme(s, false).value), c->y1 = fmax(c->y1, series_extreme(s, true).value);
-}
-
-/* Adds a curve; s NULL: none. */
-static void chart_add(Chart *c, const char *name, const Series *s, CurveStyle style, int color, bool dashed)
-{
-    if (!s || !s->n || json_array_size(c->curves) == CHART_CURVES) return;
-    Point *p = malloc((4 * (BUCKETS + 1) + SMOOTH_POINTS) * sizeof *p);
-    if (!p) return;
-    bool smooth = style == CURVE_SMOOTH && s->n >= SMOOTH_LEAST;
-    bool dots = s->n == 1 || (style == CURVE_DOTS && s->n <= DOTS_MOST);
-    int64_t n = points_thin(p, s->at, s->n, s->at[0].step, s->at[s->n - 1].step, BUCKETS);
-    Json *k = json_pack("{s:o, s:i, s:o, s:o, s:b, s:b, s:o}", "name", page_string(name), "color",
-                        color % COLORS, "first", value_text(c, s->at[0].value), "last",
-                        value_text(c, style == CURVE_SMOOTH ? series_tail(s) : series_last(s)), "dashed",
-                        (int)dashed, "dots", (int)dots, "points", points_json(p, n));
-    if (smooth)
-        json_object_set_new(k, "smooth", points_json(p, points_smooth(p, s->at, s->n, SMOOTH_POINTS)));
-    json_array_append_new(c->curves, k);
-    c->smooth |= smooth;
-    chart_range(c, s);
-    free(p);
-}
-
 /* Adds n charts, all with the range of the first; a chart without curves is left out. */
 static void add_charts(Report *r, Chart *c, int n)
 {
-    for (int i = 1; i < n; i++) {
-        c->x0 = fmin(c->x0, c[i].x0), c->x1 = fmax(c->x1, c[i].x1);
-        c->y0 = fmin(c->y0, c[i].y0), c->y1 = fmax(c->y1, c[i].y1);
-    }
+    for (int i = 1; i < n; i++) chart_join_range(c, &c[i]);
     for (int i = 0; i < n; i++) {
-        if (!json_array_size(c[i].curves)) { json_decref(c[i].block); continue; }
-        if (c[i].smooth && (c[i].flags & CHART_WIDE))
-            page_say(json_object_get(c[i].block, "title"), "small",
-                     "faint: as logged, bold: median of 3\xc2\xa0%%");
-        json_object_set_new(c[i].block, "range", json_pack("[I, I, f, f]", (json_int_t)c->x0,
-                                                           (json_int_t)c->x1, c->y0, c->y1));
-        page_add(&r->page, NULL, c[i].block);
+        Json *block = chart_close(&c[i], c);
+        if (!block) continue;
+        page_add(&r->page, NULL, block);
         r->counts.charts++;
     }
 }
