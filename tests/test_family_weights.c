@@ -194,7 +194,8 @@ enum { ROWS = 5 * 60, COLS = 200 };          /* kv_b_proj of the shape below: no
 static const char latent[] =
     "{\"model_type\": \"deepseek_v3\", \"vocab_size\": 40, \"hidden_size\": 24, \"num_hidden_layers\": 1, "
     "\"num_attention_heads\": 5, \"num_key_value_heads\": 5, \"q_lora_rank\": null, "
-    "\"kv_lora_rank\": 200, \"qk_nope_head_dim\": 30, \"qk_rope_head_dim\": 4, \"v_head_dim\": 30, \"intermediate_size\": 32, \"first_k_dense_replace\": 1, "
+    "\"kv_lora_rank\": 200, \"qk_nope_head_dim\": 30, \"qk_rope_head_dim\": 4, \"v_head_dim\": 30,"
+    " \"intermediate_size\": 32, \"first_k_dense_replace\": 1, "
     "\"n_routed_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 8, \"n_group\": 1, "
     "\"topk_group\": 1, \"rope_theta\": 10000.0, \"tie_word_embeddings\": false}";
 

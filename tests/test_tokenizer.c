@@ -392,7 +392,6 @@ static void refusals(void)
     refuses("model", "continuing_subword_prefix", json_string("##"), "continuing_subword_prefix");
     refuses("model", "end_of_word_suffix", json_string("</w>"), "end_of_word_suffix");
     refuses("model", "byte_fallback", json_true(), "byte_fallback");
-    refuses("model", "ignore_merges", json_true(), "ignore_merges");
     refuses("model", "vocab", json_object(), "byte 0 has no token");
     refuses("model", "vocab", json_array(), "expected an object");
     refuses("model", "vocab", json_pack("{s:i, s:i}", "a", 1, "b", 1), "id 1 is both");
@@ -421,8 +420,7 @@ static void refusals(void)
     refuses("pre_tokenizer.pretokenizers.0", "pattern", json_pack("{s:s}", "Regex", "[a-z&&[aeiou]]"), "&&");
     refuses("pre_tokenizer.pretokenizers.0", "pattern", json_pack("{s:s}", "Regex", "[^[:alpha:]]"),
             "[:alpha");
-    refuses("pre_tokenizer.pretokenizers.0", "type", json_string("Digits"), "Digits");
-    refuses("pre_tokenizer.pretokenizers.1", "use_regex", json_true(), "use_regex");
+    refuses("pre_tokenizer.pretokenizers.0", "type", json_string("Punctuation"), "Punctuation");
     refuses("pre_tokenizer.pretokenizers.1", "add_prefix_space", json_true(), "add_prefix_space");
     refuses("post_processor", "type", json_string("TemplateProcessing"), "TemplateProcessing");
     refuses("decoder", "type", json_string("WordPiece"), "WordPiece");

@@ -38,10 +38,16 @@ Status chat_tokens(ChatTokens *c, const Tokenizer *t)
 {
     chat_tokens_find(c, t);
     if (c->im_start < 0 || c->im_end < 0 || c->endoftext < 0)
-        return fail(E_DATA, "the tokenizer has no %s among its added tokens; conversations need "
-                            "<|im_start|>, <|im_end|> and <|endoftext|>",
+        return fail(E_DATA, "the tokenizer has no %s among its added tokens: without a chat template in "
+                            "the model's folder conversations need <|im_start|>, <|im_end|> and "
+                            "<|endoftext|>; put the model's chat_template.jinja there",
                     c->im_start < 0 ? "<|im_start|>" : c->im_end < 0 ? "<|im_end|>" : "<|endoftext|>");
     return OK;
+}
+
+int32_t chat_text_end(const ChatTokens *c, const Tokenizer *t)
+{
+    return c->endoftext >= 0 ? c->endoftext : tokenizer_end(t);
 }
 
 /* Flags the ids that have no flag yet. */
@@ -82,7 +88,7 @@ static Status header_tokens(Render *r, int64_t from, int64_t *n)
 {
     r->decoded.n = 0;
     for (*n = 0; from + *n < r->ids->n && r->decoded.n < r->head; ++*n)
-        TRY(tokenizer_decode(r->chat->tokenizer, &r->decoded, r->ids->v + from + *n, 1, false));
+        TRY(tokenizer_decode_next(r->chat->tokenizer, &r->decoded, r->ids->v + from + *n, 1, false));
     return OK;
 }
 
@@ -207,6 +213,8 @@ static Status put_turns(Render *r)
 {
     const Conversation *c = r->c;
     const Chat         *chat = r->chat;
+    ChatTokens          wanted;
+    TRY(chat_tokens(&wanted, chat->tokenizer));
     int                 n = c->turns, question = chat->loss == LOSS_LAST_ROUND ? chat_last_question(c) : -1;
     if (chat->prompt_only && role_at(c, n - 1, ROLE_ASSISTANT)) n--;
     for (int i = 0; i < n; i++) {
@@ -221,12 +229,15 @@ static Status put_turns(Render *r)
 
 static Status put_plain(Render *r)
 {
+    const Tokenizer *t = r->chat->tokenizer;
+    int32_t          begin = tokenizer_begin(t), end = chat_text_end(&r->chat->token, t);
     r->content = r->frame = true;
-    if (r->chat->token.endoftext < 0)
-        return fail(E_DATA,
-                    "the tokenizer has no <|endoftext|> among its added tokens, which ends plain texts");
+    if (end < 0)
+        return fail(E_DATA, "the tokenizer has neither <|endoftext|> among its added tokens nor an "
+                            "eos_token in tokenizer_config.json: nothing ends plain texts");
+    if (begin >= 0) TRY(put_special(r, begin, false));
     TRY(put_item(r, &r->c->item[0]));
-    return r->chat->prompt_only ? flush_text(r) : put_special(r, r->chat->token.endoftext, true);
+    return r->chat->prompt_only ? flush_text(r) : put_special(r, end, true);
 }
 
 /* Row i predicts token i + 1, where that is supervised. */

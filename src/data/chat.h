@@ -76,6 +76,7 @@ typedef struct ChatTokens {
 } ChatTokens;
 void        chat_tokens_find(ChatTokens *c, const Tokenizer *t); /* -1 for a token that there is not */
 MUST Status chat_tokens(ChatTokens *c, const Tokenizer *t);
+int32_t     chat_text_end(const ChatTokens *c, const Tokenizer *t); /* ends plain texts; -1: nothing does */
 
 /* Grid of a medium in patches after resizing: t slices of h x w. */
 typedef struct Grid { int64_t t, h, w; } Grid;

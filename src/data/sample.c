@@ -37,8 +37,7 @@ Status sample_conf(SampleConf *c, const Config *recipe, const Tokenizer *t, cons
     *c = (SampleConf){ .stream = *stream, .picture = *patch, .frame = *patch, .budget = *b };
     c->chat.tokenizer = t;
     if (t && strcmp(recipe->data.template, "chatml")) TRY(tokenizer_template(t, &c->chat.template));
-    if (t && c->chat.template) chat_tokens_find(&c->chat.token, t);
-    else if (t) TRY(chat_tokens(&c->chat.token, t));
+    if (t) chat_tokens_find(&c->chat.token, t);
     else   c->chat.token = (ChatTokens){ -1, -1, -1, -1, -1, -1, -1 };
     TRY(same_token("<|image_pad|>", stream->image_token, c->chat.token.image_pad));
     TRY(same_token("<|video_pad|>", stream->video_token, c->chat.token.video_pad));

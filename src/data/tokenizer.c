@@ -10,7 +10,8 @@ struct TokenScratch {
     const Tokenizer *tokenizer;           /* the tokenizer whose ids are cached */
     Text     repaired;
     Nfc      nfc;
-    Splitter splitter;
+    Text     spaced;
+    Splitter splitter[MAX_SPLITS];
     Bpe     *bpe;
 };
 
@@ -21,7 +22,7 @@ void tokenizer_close(Tokenizer *t)
     merges_close(&t->merges);
     free(t->raw.token);
     free(t->normal.token);
-    pcre2_code_free(t->split);
+    for (int i = 0; i < t->splits; i++) pcre2_code_free(t->split[i]);
     chat_template_close(t->template);
     free(t->template_error);
     free(t);
@@ -32,7 +33,8 @@ Status token_scratch_open(TokenScratch **out, const Tokenizer *t)
     TokenScratch *s = *out = calloc(1, sizeof *s);
     if (!s) return fail(E_FIT, "no memory for a tokenizer's buffers");
     s->tokenizer = t;
-    Status st = splitter_open(&s->splitter, t->split);
+    Status st = OK;
+    for (int i = 0; i < t->splits && !st; i++) st = splitter_open(&s->splitter[i], t->split[i]);
     if (!st) st = bpe_open(&s->bpe);
     if (st) token_scratch_close(s), *out = NULL;
     return st;
@@ -41,37 +43,56 @@ Status token_scratch_open(TokenScratch **out, const Tokenizer *t)
 void token_scratch_close(TokenScratch *s)
 {
     if (!s) return;
-    text_close(&s->repaired);
+    text_close(&s->repaired), text_close(&s->spaced);
     nfc_close(&s->nfc);
-    splitter_close(&s->splitter);
+    for (int i = 0; i < MAX_SPLITS; i++) splitter_close(&s->splitter[i]);
     bpe_close(s->bpe);
     free(s);
 }
 
 static ByteSpan cut(ByteSpan t, size_t from, size_t to) { return (ByteSpan){ t.v + from, to - from }; }
 
-static Status encode_pieces(const Tokenizer *t, TokenScratch *s, Ids *out, ByteSpan text)
+/* Pieces of the patterns from `level` on. */
+static Status encode_pieces(const Tokenizer *t, TokenScratch *s, Ids *out, ByteSpan text, int level)
 {
+    if (level == t->splits) return text.n ? bpe_encode(s->bpe, t, out, text) : OK;
     for (size_t at = 0, start, end; at < text.n; at = end) {
-        TRY(split_next(&s->splitter, t->split, text, at, &start, &end));
-        if (start > at) TRY(bpe_encode(s->bpe, t, out, cut(text, at, start)));
-        if (end > start) TRY(bpe_encode(s->bpe, t, out, cut(text, start, end)));
+        TRY(split_next(&s->splitter[level], t->split[level], text, at, &start, &end));
+        if (start > at) TRY(encode_pieces(t, s, out, cut(text, at, start), level + 1));
+        if (end > start) TRY(encode_pieces(t, s, out, cut(text, start, end), level + 1));
     }
     return OK;
 }
 
-/* A segment between added tokens of the raw text; normalisation never crosses an added token. */
-static Status encode_segment(const Tokenizer *t, TokenScratch *s, Ids *out, ByteSpan text, bool plain)
+/* A piece ends before each U+2581, or with the segment. */
+static Status encode_spaced(const Tokenizer *t, TokenScratch *s, Ids *out, ByteSpan text, bool first)
+{
+    TRY(spaces_put(&t->spaces, &s->spaced, text, first));
+    ByteSpan all = { s->spaced.v, s->spaced.n };
+    size_t   done = 0;
+    for (size_t i = 1; t->spaces.split && i + 3 <= all.n; i++) {
+        if (memcmp(all.v + i, SPACE_LETTER, 3)) continue;
+        TRY(bpe_encode_characters(s->bpe, t, out, cut(all, done, i)));
+        done = i;
+    }
+    return done < all.n ? bpe_encode_characters(s->bpe, t, out, cut(all, done, all.n)) : OK;
+}
+
+/* A segment between added tokens of the raw text; normalisation never crosses an added token. first: it
+ * begins the text. */
+static Status encode_segment(const Tokenizer *t, TokenScratch *s, Ids *out, ByteSpan text, bool plain,
+                             bool first)
 {
     const AddedToken *hit;
     size_t at, done = 0;
+    if (t->spaces.on) return encode_spaced(t, s, out, text, first);
     if (t->nfc) TRY(nfc_normalise(&s->nfc, text, &text));
     while (!plain && (hit = added_find(&t->normal, text, done, &at))) {
-        TRY(encode_pieces(t, s, out, cut(text, done, at)));
+        TRY(encode_pieces(t, s, out, cut(text, done, at), 0));
         TRY(ids_push(out, hit->id));
         done = at + hit->text.n;
     }
-    return encode_pieces(t, s, out, cut(text, done, text.n));
+    return encode_pieces(t, s, out, cut(text, done, text.n), 0);
 }
 
 static Status encode_text(const Tokenizer *t, TokenScratch *s, Ids *out, ByteSpan text, bool plain)
@@ -80,11 +101,11 @@ static Status encode_text(const Tokenizer *t, TokenScratch *s, Ids *out, ByteSpa
     size_t at, done = 0;
     TRY(utf8_repair(&s->repaired, text, &text));
     while (!plain && (hit = added_find(&t->raw, text, done, &at))) {
-        TRY(encode_segment(t, s, out, cut(text, done, at), plain));
+        TRY(encode_segment(t, s, out, cut(text, done, at), plain, !done));
         TRY(ids_push(out, hit->id));
         done = at + hit->text.n;
     }
-    return encode_segment(t, s, out, cut(text, done, text.n), plain);
+    return encode_segment(t, s, out, cut(text, done, text.n), plain, !done);
 }
 
 Status tokenizer_encode(const Tokenizer *t, TokenScratch *s, Ids *out, const char *text, size_t len,
@@ -110,12 +131,29 @@ static Status decode_bytes(const Tokenizer *t, Text *out, const int32_t *ids, in
                         ids[i], (long long)i, (long long)t->vocab.size - 1);
         if (kind == TOKEN_SPECIAL && skip_special) continue;
         ByteSpan bytes = vocab_bytes(&t->vocab, ids[i]);
-        TRY(text_push(out, bytes.v, bytes.n));
+        TRY(t->spaces.on && kind == TOKEN_PLAIN ? spaces_decode(t, out, ids[i])
+                                                : text_push(out, bytes.v, bytes.n));
     }
     return OK;
 }
 
+/* One space at the start is that of the text's prefix. */
+static void strip_prefix(const Tokenizer *t, Text *out, size_t from)
+{
+    if (!t->spaces.strip || out->n <= from || out->v[from] != ' ') return;
+    memmove(out->v + from, out->v + from + 1, out->n - from - 1);
+    out->n--;
+}
+
 Status tokenizer_decode(const Tokenizer *t, Text *out, const int32_t *ids, int64_t n, bool skip_special)
+{
+    size_t before = out->n;
+    TRY(tokenizer_decode_next(t, out, ids, n, skip_special));
+    strip_prefix(t, out, before);
+    return OK;
+}
+
+Status tokenizer_decode_next(const Tokenizer *t, Text *out, const int32_t *ids, int64_t n, bool skip_special)
 {
     size_t before = out->n;
     Text   repaired = { 0 };
@@ -149,7 +187,13 @@ Status tokenizer_template(const Tokenizer *t, const ChatTemplate **out)
     return t->template_error ? fail(E_DATA, "%s", t->template_error) : OK;
 }
 
-size_t tokenizer_token_bytes(const Tokenizer *t, int32_t id) { return vocab_bytes(&t->vocab, id).n; }
+size_t tokenizer_token_bytes(const Tokenizer *t, int32_t id)
+{
+    return t->spaces.on && !tokenizer_is_added(t, id) ? spaces_length(t, id) : vocab_bytes(&t->vocab, id).n;
+}
+
+int32_t tokenizer_begin(const Tokenizer *t) { return t->begin; }
+int32_t tokenizer_end(const Tokenizer *t) { return t->end; }
 
 bool tokenizer_is_added(const Tokenizer *t, int32_t id)
 {

@@ -119,13 +119,13 @@ static Status reserve_long(Bpe *b, size_t n)
     return OK;
 }
 
-static Status merge_long(Bpe *b, const Tokenizer *t, Ids *out, ByteSpan piece)
+static void set_part(Bpe *b, int32_t i, int32_t id) { b->part[i] = (Part){ id, i - 1, i + 1 }; }
+
+/* Merges the n parts of b. */
+static Status merge_parts(Bpe *b, const Tokenizer *t, Ids *out, int32_t n)
 {
-    int32_t n = (int32_t)piece.n;
-    TRY(reserve_long(b, piece.n));
     b->pairs = 0;
-    for (int32_t i = 0; i < n; i++)
-        b->part[i] = (Part){ t->byte_id[(unsigned char)piece.v[i]], i - 1, i + 1 < n ? i + 1 : -1 };
+    b->part[n - 1].behind = -1;
     for (int32_t i = 0; i < n; i++) push_pair(b, t, i);
     while (b->pairs) {
         BpePair    p = heap_pop(b);
@@ -144,6 +144,30 @@ static Status merge_long(Bpe *b, const Tokenizer *t, Ids *out, ByteSpan piece)
     return OK;
 }
 
+static Status merge_long(Bpe *b, const Tokenizer *t, Ids *out, ByteSpan piece)
+{
+    int32_t n = (int32_t)piece.n;
+    TRY(reserve_long(b, piece.n));
+    for (int32_t i = 0; i < n; i++) set_part(b, i, t->byte_id[(unsigned char)piece.v[i]]);
+    return merge_parts(b, t, out, n);
+}
+
+Status bpe_encode_characters(Bpe *b, const Tokenizer *t, Ids *out, ByteSpan piece)
+{
+    int32_t n = 0, code;
+    if (!piece.n) return OK;
+    TRY(reserve_long(b, piece.n));
+    for (size_t i = 0; i < piece.n;) {
+        int     step = utf8_step(piece.v + i, piece.n - i, &code);
+        size_t  k = step > 0 ? (size_t)step : 1;
+        int32_t id = vocab_find(&t->vocab, (ByteSpan){ piece.v + i, k });
+        if (id >= 0) set_part(b, n++, id);
+        for (size_t j = 0; id < 0 && j < k; j++) set_part(b, n++, t->byte_id[(unsigned char)piece.v[i + j]]);
+        i += k;
+    }
+    return merge_parts(b, t, out, n);
+}
+
 /* Copies the piece, zero-padded, to text and returns the row where the cache would have it. */
 static CacheRow *cache_row(Bpe *b, uint64_t text[CACHE_TEXT / 8], ByteSpan piece)
 {
@@ -160,6 +184,8 @@ Status bpe_encode(Bpe *b, const Tokenizer *t, Ids *out, ByteSpan piece)
     int32_t  id[SHORT_PIECE];
     uint64_t text[CACHE_TEXT / 8];
     if (piece.n == 1) return ids_push(out, t->byte_id[(unsigned char)piece.v[0]]);
+    int32_t whole = t->whole_pieces ? vocab_find(&t->vocab, piece) : -1;
+    if (whole >= 0) return ids_push(out, whole);
     if (piece.n > SHORT_PIECE) return merge_long(b, t, out, piece);
     if (piece.n > CACHE_TEXT) return ids_push_many(out, id, merge_short(t, id, piece));
     CacheRow *row = cache_row(b, text, piece);

@@ -36,7 +36,7 @@ static Status read_vocab(Tokenizer *t, Scan *s, char *cap, const AddedList *adde
         if (!more) return OK;
         TRY(scan_key(s, cap, &len));
         TRY(scan_int(s, &id));
-        if (!bytes_from_letters(cap, &len)) {
+        if (!t->spaces.on && !bytes_from_letters(cap, &len)) {
             if (is_added(added, id, (ByteSpan){ cap, len })) continue;
             return scan_fail(s, "a token that is not spelled in byte-level letters");
         }
@@ -47,6 +47,7 @@ static Status read_vocab(Tokenizer *t, Scan *s, char *cap, const AddedList *adde
 static Status index_vocab(Tokenizer *t, const char *name)
 {
     TRY(vocab_index(&t->vocab, name));
+    if (t->spaces.on) return spaces_index_bytes(t, name);
     for (int b = 0; b < 256; b++) {
         char byte = (char)b;
         t->byte_id[b] = vocab_find(&t->vocab, (ByteSpan){ &byte, 1 });
@@ -74,7 +75,7 @@ static Status put_merge_text(Tokenizer *t, char *text, size_t len)
     size_t left = space ? (size_t)(space - text) : 0, right = space ? len - left - 1 : 0;
     if (!left || !right) return fail(E_DATA, "expected two tokens with a space between");
     char *second = space + 1;
-    if (!bytes_from_letters(text, &left) || !bytes_from_letters(second, &right))
+    if (!t->spaces.on && (!bytes_from_letters(text, &left) || !bytes_from_letters(second, &right)))
         return fail(E_DATA, "not spelled in byte-level letters");
     memmove(text + left, second, right);
     return put_merge(t, text, left, right);
@@ -88,9 +89,11 @@ static Status read_merge_pair(Tokenizer *t, Scan *s, char *cap)
     TRY(scan_text(s, cap, &left));
     TRY(scan_more(s, ']', 1, &more));
     if (!more) return scan_fail(s, "expected a pair");
-    if (!bytes_from_letters(cap, &left)) return scan_fail(s, "not spelled in byte-level letters");
+    if (!t->spaces.on && !bytes_from_letters(cap, &left))
+        return scan_fail(s, "not spelled in byte-level letters");
     TRY(scan_text(s, cap + left, &right));
-    if (!bytes_from_letters(cap + left, &right)) return scan_fail(s, "not spelled in byte-level letters");
+    if (!t->spaces.on && !bytes_from_letters(cap + left, &right))
+        return scan_fail(s, "not spelled in byte-level letters");
     TRY(scan_more(s, ']', 2, &more));
     if (more) return scan_fail(s, "expected a pair");
     return put_merge(t, cap, left, right);
@@ -229,13 +232,15 @@ static Status read_json(Tokenizer *t, Scan *file, char *cap, AddedList *added, J
 static Status new_tokenizer(Tokenizer **t)
 {
     *t = calloc(1, sizeof **t);
+    if (*t) (*t)->begin = (*t)->end = -1;
     return *t ? merges_open(&(*t)->merges) : fail(E_FIT, "no memory for a tokenizer");
 }
 
-/* Frees what only reading needed; on failure the whole tokenizer. */
+/* Frees what only reading needed: tokens are found by their bytes again where pieces are tokens, or
+ * characters are. On failure the whole tokenizer. */
 static Status finish(Status s, Tokenizer **t)
 {
-    if (*t) vocab_unindex(&(*t)->vocab);
+    if (*t && !(*t)->spaces.on && !(*t)->whole_pieces) vocab_unindex(&(*t)->vocab);
     if (s) tokenizer_close(*t), *t = NULL;
     return s;
 }
@@ -292,6 +297,22 @@ static Status open_trio(Tokenizer **t, const char *folder)
     return finish(s, t);
 }
 
+/* Files of other tokenizers than these are refused by name. */
+static Status refuse_other(const char *folder)
+{
+    static const char *const others[] = { "tiktoken.model", "tokenizer.model" };
+    for (int i = 0; i < 2; i++) {
+        char file[PATH_MAX];
+        snprintf(file, sizeof file, "%s/%s", folder, others[i]);
+        if (!access(file, F_OK))
+            return fail(E_DATA, "%s: such tokenizers (%s) are not read; put a tokenizer.json beside it, "
+                                "which "
+                        "save_pretrained of transformers' fast tokenizers writes", file,
+                        i ? "SentencePiece" : "tiktoken, of Kimi and Moonlight");
+    }
+    return OK;
+}
+
 static Status open_files(Tokenizer **t, const char *path)
 {
     char inside[PATH_MAX], older[PATH_MAX];
@@ -301,12 +322,33 @@ static Status open_files(Tokenizer **t, const char *path)
     snprintf(older, sizeof older, "%s/vocab.json", path);
     if (folder_is(path)) {
         if (access(inside, F_OK) && !access(older, F_OK)) return open_trio(t, path);
+        if (access(inside, F_OK)) TRY(refuse_other(path));
         path = inside;
     }
     Status s = read_file(&bytes, path);
     if (!s) s = tokenizer_open_memory(t, bytes.v ? bytes.v : "", bytes.n, path);
     text_close(&bytes);
     return s;
+}
+
+static int32_t token_named(const Tokenizer *t, const Json *config, const char *key)
+{
+    const Json *o = json_object_get(config, key);
+    const char *text = json_string_value(json_is_object(o) ? json_object_get(o, "content") : o);
+    return text ? tokenizer_id(t, text) : -1;
+}
+
+/* eos_token, and bos_token where it is added to texts; a folder may have no such file. */
+static void read_ends(Tokenizer *t, const char *folder)
+{
+    char  file[PATH_MAX + 32];
+    Json *config = NULL;
+    snprintf(file, sizeof file, "%s/tokenizer_config.json", folder);
+    if (access(file, F_OK) || json_load(&config, file)) return;
+    t->end = token_named(t, config, "eos_token");
+    if (json_is_true(json_object_get(config, "add_bos_token")) && t->begin < 0)
+        t->begin = token_named(t, config, "bos_token");
+    json_decref(config);
 }
 
 /* A template that is not read is no error of the tokenizer: a recipe may ask for another. */
@@ -319,6 +361,7 @@ Status tokenizer_open(Tokenizer **t, const char *path)
     if (n >= (int)sizeof folder) return OK;
     if (!folder_is(path) && slash) *slash = 0;
     else if (!folder_is(path)) strcpy(folder, ".");
+    read_ends(*t, folder);
     if (chat_template_open(&(*t)->template, folder)) (*t)->template_error = strdup(status_text());
     return OK;
 }

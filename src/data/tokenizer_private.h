@@ -3,7 +3,8 @@
  *   tokenizer_file.c    tokenizer.json or the older files to a Tokenizer
  *   tokenizer_rules.c   normaliser, pre-tokeniser and added tokens of those files
  *   tokenizer_vocab.c   tokens by id, merges by pair, added tokens in a text
- *   tokenizer_split.c   the regex that cuts text into pieces
+ *   tokenizer_spaces.c  the rules of SentencePiece-style files, whose tokens spell spaces as U+2581
+ *   tokenizer_split.c   the regexes that cut text into pieces
  *   tokenizer_bpe.c     a piece to ids
  *   tokenizer.c         text to ids and back */
 #ifndef DATA_TOKENIZER_PRIVATE_H
@@ -50,13 +51,32 @@ typedef struct AddedSet {
     int         from[257];                /* tokens that start with byte b: token[from[b], from[b + 1]) */
 } AddedSet;
 
+/* Where a space is put before a text: nowhere; before every segment between added tokens; before those that
+ * do not begin with one; before such a segment at the start of the text. */
+typedef enum { PREFIX_NONE, PREFIX_SEGMENT, PREFIX_MISSING, PREFIX_FIRST } SpacePrefix;
+
+/* The rules of a file whose tokens are characters with U+2581 for a space, and bytes as <0x0A>. */
+typedef struct Spaces {
+    bool        on;                       /* off: a byte-level file */
+    SpacePrefix prefix;
+    bool        split;                    /* pieces begin with U+2581; else a segment is one piece */
+    bool        strip;                    /* a decoded text loses a space at its start */
+} Spaces;
+
+enum { MAX_SPLITS = 8 };
+
 struct Tokenizer {
     Vocab       vocab;
     MergeTable  merges;
     int32_t     byte_id[256];
     AddedSet    raw, normal;              /* looked for before and after normalising */
     bool        nfc;
-    pcre2_code *split;
+    bool        whole_pieces;             /* a piece that is a token is not merged (ignore_merges) */
+    pcre2_code *split[MAX_SPLITS];        /* each cuts the pieces of the one before */
+    int         splits;
+    Spaces      spaces;
+    const char *begin_text;               /* while reading: of `begin`, in the Json; or NULL */
+    int32_t     begin, end;               /* before a plain text; eos_token; -1: none */
     struct ChatTemplate *template; /* of its folder; NULL: none */
     char *template_error;          /* why the folder's template is not read; NULL: it is, or there is none */
 };
@@ -108,11 +128,24 @@ typedef struct Bpe Bpe;                   /* one thread's cache of pieces and me
 MUST Status bpe_open(Bpe **b);
 void        bpe_close(Bpe *b);
 MUST Status bpe_encode(Bpe *b, const Tokenizer *t, Ids *out, ByteSpan piece);
+/* A piece of characters and bytes (Spaces). */
+MUST Status bpe_encode_characters(Bpe *b, const Tokenizer *t, Ids *out, ByteSpan piece);
+
+/* -- tokenizer_spaces.c */
+#define SPACE_LETTER "\xe2\x96\x81"       /* U+2581 */
+MUST Status spaces_read(Tokenizer *t, const Json *file);          /* of a file with byte_fallback */
+MUST Status spaces_index_bytes(Tokenizer *t, const char *name);   /* byte_id */
+/* The segment as the vocabulary spells it, in out; first: it begins the text. */
+MUST Status spaces_put(const Spaces *s, Text *out, ByteSpan segment, bool first);
+MUST Status spaces_decode(const Tokenizer *t, Text *out, int32_t id);
+size_t      spaces_length(const Tokenizer *t, int32_t id);        /* bytes that spaces_decode appends */
 
 /* -- tokenizer_rules.c */
 typedef struct Added { const char *text; int64_t id; bool special, normalized; } Added;
 typedef struct AddedList { Added *v; int64_t n; } AddedList;           /* texts belong to the Json */
 
+const char *rules_type(const Json *o);                            /* its `type`; or that it has none */
+MUST Status rules_flag(const Json *o, const char *what, const char *key, bool def, bool want);
 MUST Status rules_read(Tokenizer *t, AddedList *added, const Json *file);       /* tokenizer.json */
 MUST Status rules_read_config(Tokenizer *t, AddedList *added, const Json *config);
 MUST Status rules_put_added(Tokenizer *t, const AddedList *added, const char *name);

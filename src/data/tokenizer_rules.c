@@ -1,8 +1,11 @@
 /* data/tokenizer_rules.c -- normaliser, pre-tokeniser and added tokens of tokenizer files.
  *
- * Supported is what the files of Qwen use: byte-level BPE, one Split pattern, NFC or no normaliser, added
- * tokens without stripping. Anything else is an error that names it, because a model trained on slightly
- * wrong ids shows no other symptom. */
+ * Supported is what the files of the families here use: byte-level BPE, Split patterns or GPT-2's own, NFC or
+ * no normaliser, added tokens without stripping; and the files of tokenizer_spaces.c. Anything else is an
+ * error that names it, because a model trained on slightly wrong ids shows no other symptom.
+ *
+ * A post-processor that puts a token before every text does so before plain texts alone: chat templates write
+ * theirs themselves. */
 #include "data/tokenizer_private.h"
 
 #include <stdlib.h>
@@ -13,13 +16,17 @@
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"     \
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-static const char *type_of(const Json *o)
+/* What ByteLevel splits by where use_regex is true: the pattern of GPT-2. */
+#define GPT2_PATTERN                                                                                        \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+
+const char *rules_type(const Json *o)
 {
     const char *type = json_string_value(json_object_get(o, "type"));
     return type ? type : "without a type";
 }
 
-static Status want_flag(const Json *o, const char *what, const char *key, bool def, bool want)
+Status rules_flag(const Json *o, const char *what, const char *key, bool def, bool want)
 {
     bool v;
     TRY_CTX(json_flag(o, key, def, &v), "%s", what);
@@ -35,60 +42,124 @@ static Status want_empty(const Json *model, const char *key)
     return fail(E_DATA, "model: %s: only null is supported", key);
 }
 
-static Status check_model(const Json *model)
+/* spaces: unknown characters become bytes, so unk_token never occurs. */
+static Status check_model(const Json *model, bool *spaces, bool *whole)
 {
     static const char *const empty[] = { "dropout", "unk_token", "continuing_subword_prefix",
                                          "end_of_word_suffix" };
     if (!json_is_object(model)) return fail(E_DATA, "there is no model");
-    if (json_has(model, "type") && strcmp(type_of(model), "BPE"))
-        return fail(E_DATA, "model: type %.40s: only BPE is supported", type_of(model));
-    for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) TRY(want_empty(model, empty[i]));
-    TRY(want_flag(model, "model", "byte_fallback", false, false));
-    return want_flag(model, "model", "ignore_merges", false, false);
+    if (json_has(model, "type") && strcmp(rules_type(model), "BPE"))
+        return fail(E_DATA, "model: type %.40s: only BPE is supported", rules_type(model));
+    TRY_CTX(json_flag(model, "byte_fallback", false, spaces), "model");
+    for (size_t i = 0; i < sizeof empty / sizeof *empty; i++)
+        if (!*spaces || strcmp(empty[i], "unk_token")) TRY(want_empty(model, empty[i]));
+    TRY_CTX(json_flag(model, "ignore_merges", false, whole), "model");
+    return OK;
 }
 
+/* None, NFC, or a list of these. */
 static Status check_normalizer(Tokenizer *t, const Json *n)
 {
+    const Json *list = json_object_get(n, "normalizers");
+    if (n && !strcmp(rules_type(n), "Sequence") && json_array_size(list) <= 1) n = json_array_get(list, 0);
     t->nfc = n && !json_is_null(n);
-    if (!t->nfc || !strcmp(type_of(n), "NFC")) return OK;
-    return fail(E_DATA, "normalizer %.40s: only NFC is supported", type_of(n));
+    if (!t->nfc || !strcmp(rules_type(n), "NFC")) return OK;
+    return fail(E_DATA, "normalizer %.40s: only NFC is supported", rules_type(n));
+}
+
+static Status add_split(Tokenizer *t, const char *pattern, size_t n)
+{
+    if (t->splits == MAX_SPLITS) return fail(E_DATA, "pre_tokenizer: more than %d patterns", MAX_SPLITS);
+    return split_compile(&t->split[t->splits++], (ByteSpan){ pattern, n });
 }
 
 static Status read_split(Tokenizer *t, const Json *split)
 {
     const char *behavior;
     const Json *regex = json_object_get(json_object_get(split, "pattern"), "Regex");
-    if (strcmp(type_of(split), "Split"))
-        return fail(E_DATA, "pre_tokenizer: begins with %.40s: only Split, then ByteLevel is supported",
-                    type_of(split));
     TRY_CTX(json_str(split, "behavior", "", &behavior), "Split");
     if (strcmp(behavior, "Isolated"))
         return fail(E_DATA, "Split: behavior %.40s: only Isolated is supported", behavior);
-    TRY(want_flag(split, "Split", "invert", false, false));
+    TRY(rules_flag(split, "Split", "invert", false, false));
     if (!json_is_string(regex)) return fail(E_DATA, "Split: expected a pattern with a Regex");
-    return split_compile(&t->split, (ByteSpan){ json_string_value(regex), json_string_length(regex) });
+    return add_split(t, json_string_value(regex), json_string_length(regex));
 }
 
+static Status read_digits(Tokenizer *t, const Json *o)
+{
+    bool each;
+    TRY(json_flag(o, "individual_digits", false, &each));
+    return each ? add_split(t, "\\p{N}", 5) : add_split(t, "\\p{N}+", 6);
+}
+
+static Status read_byte_level(Tokenizer *t, const Json *bytes)
+{
+    bool regex;
+    if (strcmp(rules_type(bytes), "ByteLevel"))
+        return fail(E_DATA, "pre_tokenizer: ends with %.40s: only ByteLevel is supported", rules_type(bytes));
+    TRY(rules_flag(bytes, "ByteLevel", "add_prefix_space", true, false));
+    TRY_CTX(json_flag(bytes, "use_regex", true, &regex), "ByteLevel");
+    return regex ? add_split(t, GPT2_PATTERN, sizeof GPT2_PATTERN - 1) : OK;
+}
+
+/* Splits, then ByteLevel; or ByteLevel alone. */
 static Status read_pre_tokenizer(Tokenizer *t, const Json *p)
 {
-    const Json *list = json_object_get(p, "pretokenizers"), *bytes = json_array_get(list, 1);
-    if (!json_is_object(p) || strcmp(type_of(p), "Sequence") || json_array_size(list) != 2)
+    const Json *list = json_object_get(p, "pretokenizers");
+    size_t      n = json_array_size(list);
+    if (json_is_object(p) && !strcmp(rules_type(p), "ByteLevel")) return read_byte_level(t, p);
+    if (!json_is_object(p) || strcmp(rules_type(p), "Sequence") || !n)
         return fail(E_DATA, "pre_tokenizer: only a Sequence of Split and ByteLevel is supported");
-    TRY(read_split(t, json_array_get(list, 0)));
-    if (strcmp(type_of(bytes), "ByteLevel"))
-        return fail(E_DATA, "pre_tokenizer: ends with %.40s: only ByteLevel is supported", type_of(bytes));
-    TRY(want_flag(bytes, "ByteLevel", "add_prefix_space", true, false));
-    return want_flag(bytes, "ByteLevel", "use_regex", true, false);
+    for (size_t i = 0; i + 1 < n; i++) {
+        const Json *o = json_array_get(list, i);
+        if (!strcmp(rules_type(o), "Split")) TRY(read_split(t, o));
+        else if (!strcmp(rules_type(o), "Digits")) TRY(read_digits(t, o));
+        else return fail(E_DATA, "pre_tokenizer: has %.40s: only Split and Digits, then ByteLevel are "
+                                 "supported",
+                         rules_type(o));
+    }
+    return read_byte_level(t, json_array_get(list, n - 1));
 }
 
-/* A post-processor may add tokens to every text; ByteLevel only adjusts offsets. */
-static Status check_ends(const Json *file)
+/* A template of one text: at most one token before it, and any behind it. */
+static Status read_template(Tokenizer *t, const Json *post)
 {
-    const Json *post = json_object_get(file, "post_processor"), *decoder = json_object_get(file, "decoder");
-    if (post && !json_is_null(post) && strcmp(type_of(post), "ByteLevel"))
-        return fail(E_DATA, "post_processor %.40s: only ByteLevel is supported", type_of(post));
-    if (!json_is_object(decoder) || strcmp(type_of(decoder), "ByteLevel"))
-        return fail(E_DATA, "decoder %.40s: only ByteLevel is supported", type_of(decoder));
+    const Json *list = json_object_get(post, "single"), *o;
+    size_t      i;
+    bool        seen = false;
+    json_array_foreach(list, i, o) {
+        const char *id = json_string_value(json_object_get(json_object_get(o, "SpecialToken"), "id"));
+        if (json_has(o, "Sequence")) seen = true;
+        else if (!id || (!seen && t->begin_text))
+            return fail(E_DATA, "post_processor TemplateProcessing: only one token before a text is "
+                                "supported");
+        else if (!seen) t->begin_text = id;
+    }
+    return seen ? OK : fail(E_DATA, "post_processor TemplateProcessing: its template has no text");
+}
+
+/* ByteLevel only adjusts offsets. */
+static Status read_post_processor(Tokenizer *t, const Json *post)
+{
+    const Json *list = json_object_get(post, "processors"), *o;
+    size_t      i;
+    if (!post || json_is_null(post) || !strcmp(rules_type(post), "ByteLevel")) return OK;
+    if (!strcmp(rules_type(post), "TemplateProcessing")) return read_template(t, post);
+    if (strcmp(rules_type(post), "Sequence"))
+        return fail(E_DATA, "post_processor %.40s: only ByteLevel and TemplateProcessing are supported",
+                    rules_type(post));
+    json_array_foreach(list, i, o) {
+        if (!strcmp(rules_type(o), "Sequence"))
+            return fail(E_DATA, "post_processor: a Sequence in a Sequence");
+        TRY(read_post_processor(t, o));
+    }
+    return OK;
+}
+
+static Status check_decoder(const Json *decoder)
+{
+    if (!json_is_object(decoder) || strcmp(rules_type(decoder), "ByteLevel"))
+        return fail(E_DATA, "decoder %.40s: only ByteLevel is supported", rules_type(decoder));
     return OK;
 }
 
@@ -100,7 +171,7 @@ static Status read_added(Added *a, const Json *o, int64_t id)
     TRY(json_str(o, "content", NULL, &a->text));
     if (!a->text || !*a->text) return fail(E_DATA, "content is wanted");
     TRY(json_int(o, "id", id, &a->id));
-    for (int i = 0; i < 3; i++) TRY(want_flag(o, a->text, never[i], false, false));
+    for (int i = 0; i < 3; i++) TRY(rules_flag(o, a->text, never[i], false, false));
     TRY(json_flag(o, "special", false, &a->special));
     return json_flag(o, "normalized", !a->special, &a->normalized);
 }
@@ -143,6 +214,9 @@ static Status check_normal(const Tokenizer *t, const Added *a)
     Nfc   nfc = { 0 };
     ByteSpan text = { a->text, strlen(a->text) }, normal = text;
     Status s = a->normalized && t->nfc ? nfc_normalise(&nfc, text, &normal) : OK;
+    if (a->normalized && t->spaces.on)
+        s = fail(E_DATA, "added token %s: normalized: such tokens are not supported with byte_fallback",
+            a->text);
     if (!s && (normal.n != text.n || memcmp(normal.v, text.v, text.n)))
         s = fail(E_DATA, "added token %s: its text is not NFC", a->text);
     nfc_close(&nfc);
@@ -167,6 +241,7 @@ Status rules_put_added(Tokenizer *t, const AddedList *l, const char *name)
     }
     added_sort(&t->raw);
     added_sort(&t->normal);
+    if (t->begin_text) t->begin = tokenizer_id(t, t->begin_text), t->begin_text = NULL;
     return OK;
 }
 
@@ -178,10 +253,15 @@ void added_list_close(AddedList *l)
 
 Status rules_read(Tokenizer *t, AddedList *added, const Json *file)
 {
-    TRY(check_model(json_object_get(file, "model")));
-    TRY(check_normalizer(t, json_object_get(file, "normalizer")));
-    TRY(read_pre_tokenizer(t, json_object_get(file, "pre_tokenizer")));
-    TRY(check_ends(file));
+    bool spaces;
+    TRY(check_model(json_object_get(file, "model"), &spaces, &t->whole_pieces));
+    TRY(read_post_processor(t, json_object_get(file, "post_processor")));
+    if (spaces) TRY(spaces_read(t, file));
+    else {
+        TRY(check_normalizer(t, json_object_get(file, "normalizer")));
+        TRY(read_pre_tokenizer(t, json_object_get(file, "pre_tokenizer")));
+        TRY(check_decoder(json_object_get(file, "decoder")));
+    }
     return read_added_tokens(added, json_object_get(file, "added_tokens"));
 }
 
@@ -194,6 +274,6 @@ Status rules_read_config(Tokenizer *t, AddedList *added, const Json *config)
         return fail(E_DATA, "tokenizer_class \"%.40s\": without a tokenizer.json only Qwen2Tokenizer is read "
                     "here", class);
     t->nfc = true;
-    TRY(split_compile(&t->split, (ByteSpan){ QWEN_PATTERN, sizeof QWEN_PATTERN - 1 }));
+    TRY(add_split(t, QWEN_PATTERN, sizeof QWEN_PATTERN - 1));
     return read_added_decoder(added, json_object_get(config, "added_tokens_decoder"));
 }

@@ -1,20 +1,35 @@
 /* infer/answer.c -- see answer.h. */
 #include "infer/answer.h"
 
+#include "data/chat_template.h"
 #include "data/media.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
+static const char *prompt_of(const ChatTokens *token, const Tokenizer *t)
+{
+    const ChatTemplate *template = NULL;
+    if (token->im_start >= 0 && token->im_end >= 0) return "<|im_start|>assistant\n";
+    return tokenizer_template(t, &template) || !template ? "" : template->prompt;
+}
+
+static void add_stop(AnswerFinder *m, int32_t id)
+{
+    if (id >= 0) m->stop[m->stops++] = id;
+}
+
 Status answer_finder_open(AnswerFinder *m, const Tokenizer *t)
 {
-    static const char header[] = "assistant\n";
     TokenScratch *s = NULL;
+    ChatTokens    token;
     *m = (AnswerFinder){ .tokenizer = t };
-    TRY(chat_tokens(&m->token, t));
+    chat_tokens_find(&token, t);
+    add_stop(m, token.im_end), add_stop(m, token.endoftext), add_stop(m, tokenizer_end(t));
+    const char *prompt = prompt_of(&token, t);
     TRY(token_scratch_open(&s, t));
-    Status st = tokenizer_encode(t, s, &m->header, header, sizeof header - 1, true);
+    Status st = tokenizer_encode(t, s, &m->header, prompt, strlen(prompt), false);
     token_scratch_close(s);
     if (st) answer_finder_close(m);
     return st;
@@ -26,14 +41,20 @@ void answer_finder_close(AnswerFinder *m)
     *m = (AnswerFinder){ 0 };
 }
 
+static bool stops(const AnswerFinder *m, int32_t id)
+{
+    for (int i = 0; i < m->stops; i++)
+        if (m->stop[i] == id) return true;
+    return false;
+}
+
 bool answer_find(const AnswerFinder *m, const Ids *ids, int64_t *prompt, int64_t *end)
 {
     int64_t n = m->header.n;
-    for (int64_t i = ids->n - n - 1; i >= 0; i--) {
-        if (ids->v[i] != m->token.im_start || memcmp(ids->v + i + 1, m->header.v, (size_t)n * sizeof *ids->v))
-            continue;
-        *prompt = *end = i + 1 + n;
-        while (*end < ids->n && ids->v[*end] != m->token.im_end) ++*end;
+    for (int64_t i = ids->n - n; n && i >= 0; i--) {
+        if (memcmp(ids->v + i, m->header.v, (size_t)n * sizeof *ids->v)) continue;
+        *prompt = *end = i + n;
+        while (*end < ids->n && !stops(m, ids->v[*end])) ++*end;
         return *end < ids->n && *end > *prompt;              /* a truncated answer cannot be compared */
     }
     return false;

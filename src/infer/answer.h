@@ -6,11 +6,15 @@
 #include "data/sample.h"
 #include "infer/detokenize.h"
 
-/* The tokens that an answer begins and ends with in a rendered document. */
+enum { ANSWER_STOPS = 3 };
+
+/* The tokens that an answer begins and ends with in a rendered document: ChatML's, or else those of the
+ * folder's template and eos_token. */
 typedef struct AnswerFinder {
     const Tokenizer *tokenizer;
-    ChatTokens       token;
-    Ids              header;             /* "assistant\n", after <|im_start|> */
+    Ids              header;             /* the generation prompt; empty: no answer is found */
+    int32_t          stop[ANSWER_STOPS];
+    int              stops;
 } AnswerFinder;
 
 MUST Status answer_finder_open(AnswerFinder *m, const Tokenizer *t);

@@ -68,7 +68,9 @@ static Status print_pending(StreamPrinter *s, size_t *rest)
 Status stream_printer_put(StreamPrinter *s, int32_t id)
 {
     size_t rest;
-    TRY(tokenizer_decode(s->tokenizer, &s->pending, &id, 1, true));
+    TRY(s->begun ? tokenizer_decode_next(s->tokenizer, &s->pending, &id, 1, true)
+                 : tokenizer_decode(s->tokenizer, &s->pending, &id, 1, true));
+    s->begun = true;
     return print_pending(s, &rest);
 }
 

@@ -21,6 +21,7 @@ typedef struct StreamPrinter {
     const Tokenizer *tokenizer;
     FILE            *out;
     Text             pending, text;      /* bytes not yet printed; valid text being printed */
+    bool             begun;              /* it has got an id */
 } StreamPrinter;
 
 MUST Status stream_printer_put(StreamPrinter *s, int32_t id);

@@ -55,8 +55,8 @@ static Status open_rest(Eval *v)
     TRY(open_workers(v));
     TRY(eval_open_records(v));
     TRY(answer_finder_open(&v->finder, c->tokenizer));
-    v->sampling = (GenerateConf){ .max_new = c->max_new, .vocab = tokenizer_size(c->tokenizer), .stops = 2,
-                                  .stop = { v->finder.token.im_end, v->finder.token.endoftext } };
+    v->sampling = (GenerateConf){ .max_new = c->max_new, .vocab = tokenizer_size(c->tokenizer) };
+    for (int i = 0; i < v->finder.stops; i++) v->sampling.stop[v->sampling.stops++] = v->finder.stop[i];
     TRY(generator_open(&v->gen, v->e));
     return stream_open(&v->stream, &v->sc.stream, &v->e->conf.budget);
 }

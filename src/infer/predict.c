@@ -28,8 +28,8 @@ static Status find_stops(Predictor *p)
 {
     ChatTokens token;
     Json *o;
-    TRY(chat_tokens(&token, p->source.tokenizer));
-    add_stop(p, token.im_end), add_stop(p, token.endoftext);
+    chat_tokens_find(&token, p->source.tokenizer);
+    add_stop(p, token.im_end), add_stop(p, token.endoftext), add_stop(p, tokenizer_end(p->source.tokenizer));
     TRY(load_optional(&o, p->source.folder, "generation_config.json"));
     const Json *eos = json_is_object(o) ? json_object_get(o, "eos_token_id") : NULL;
     if (json_is_integer(eos)) add_stop(p, json_integer_value(eos));
