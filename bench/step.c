@@ -130,7 +130,7 @@ static Status open_bench(StepBench *b)
                          .deterministic = b->repeat, .graphs = step_all_graphs(b),
                          .store = b->store };
     memcpy(conf.policy, b->policy, sizeof conf.policy);
-    conf.precision = b->precision, conf.fp8_weight_cache = true;
+    conf.precision = b->precision, conf.fp8_weight_cache = true, conf.base = b->base_quant;
     conf.full = b->full, conf.lora = b->lora, conf.ranks.micro = (int)b->micro;
     ss.bytes = true;
     TRY(stream_open(&b->stream, &ss, &bud));
@@ -385,6 +385,14 @@ static Status read_fp8(StepBench *b)
     return precision_fp8(&b->precision, word, n);
 }
 
+/* Those of model.base_quant_weights' default. */
+static Status read_base(StepBench *b)
+{
+    static const char *const word[] = { "experts", "attention", "mlp" };
+    if (b->base && !b->lora_rank) return fail(E_CONFIG, "--base %s is of --lora RANK", b->base);
+    return base_quant_read(&b->base_quant, b->base ? b->base : "none", word, 3);
+}
+
 static const Option options[] = {
     OPTION_TEXT(StepBench, model, "--model", "DIR|PRESET", "a small built-in model unless given"),
     OPTION_INT(StepBench, layers, "--layers", "N", 0, 4096, "of a preset, fewer layers than it has"),
@@ -411,6 +419,8 @@ static const Option options[] = {
     OPTION_TEXT(StepBench, cuda_graph, "--cuda-graph", "WORDS",
                 "as train.cuda_graph, by commas; several by /, compared; none"),
     OPTION_TEXT(StepBench, hardware, "--hardware", "ID", "predict from this row; `this` where there is one"),
+    OPTION_TEXT(StepBench, base, "--base", "fp8|int8|nf4",
+                "with --lora: frozen weights of experts, attention and mlp in these codes alone"),
     OPTION_INT(StepBench, lora_rank, "--lora", "RANK", 1, 65536, "freeze the weights and train adapters"),
     OPTION_TEXT(StepBench, targets, "--targets", "WORDS", "of lora.target_modules; all-linear"),
     OPTION_REAL(StepBench, dropout, "--dropout", "P", 0, 0.999999, "of adapters; 0"),
@@ -432,6 +442,7 @@ static Status read_args(StepBench *b, int argc, char **argv)
     TRY(recompute_words(b->policy, &b->full, b->recompute));
     TRY(offload_words(b->policy, b->offload));
     TRY(read_fp8(b));
+    TRY(read_base(b));
     TRY(bench_dtype(&b->dtype, b->dtype_name));
     TRY(dtype_parse(&b->store.moments, b->moments));
     TRY(read_lora(b));

@@ -15,7 +15,7 @@ typedef struct StepBench {
     const char *cuda_graph;
     StepGraphs  way[STEP_GRAPHS_MOST];                       /* its values */
     int         ways;
-    const char *backend, *model, *grid, *dtype_name, *recompute, *offload, *moments, *targets, *fp8;
+    const char *backend, *model, *grid, *dtype_name, *recompute, *offload, *moments, *targets, *fp8, *base;
     int64_t     lora_rank;
     double      dropout;
     bool        shared_a;
@@ -36,6 +36,7 @@ typedef struct StepBench {
     uint8_t     policy[LABEL_N];
     FullRecompute full;
     ProductPrecision precision;                              /* of --fp8 */
+    BaseQuant   base_quant;                                  /* of --base */
     OptimStore  store;                                       /* of moments and masters */
     LoraConf    lora;                                        /* rank 0: all parameters train */
     WordList    words;                                       /* its targets, in `text` */

@@ -53,11 +53,13 @@ enum { STEPS = 20, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };
 /* Recompute and offload of activations, as words of memory.recompute and memory.offload; late: lazylab.h;
  * fp8: every product of nn/precision.def runs in 8 bits, weights being quantised once a step, or with `anew`
  * for each product; packed: tokens travel to experts in 8 bits; one: weights are kept
- * in one layout. */
+ * in one layout. base: frozen weights of experts, attention, feed-forwards and mergers are in these codes,
+ * and decoded a few rows at a time. */
 typedef struct Mode {
     const char *recompute, *offload;
     double      resident;
     bool        late, fp8, anew, packed, one;
+    CodeFormat  base;
 } Mode;
 
 typedef struct Case {
@@ -138,11 +140,18 @@ static inline void empty(Case *c)
 static const char *const fp8_words[] = { "experts", "attention", "mlp", "tower", "mergers", "head" };
 enum { FP8_WORDS = sizeof fp8_words / sizeof *fp8_words };
 
+static const char *const base_words[] = { "experts", "attention", "mlp", "mergers" };
+enum { BASE_WORDS = sizeof base_words / sizeof *base_words };
+
 static inline Status mode_apply(EngineConf *conf, Mode m)
 {
     conf->resident = m.resident;
     conf->fp8_weight_cache = m.fp8 && !m.anew;
     conf->fp8_dispatch = m.packed, conf->fp8_one_layout = m.one;
+    if (m.base) {
+        TRY(base_quant_read(&conf->base, base_quant_name(m.base), base_words, BASE_WORDS));
+        conf->panel_elems = 700;
+    }
     if (m.fp8) TRY(precision_fp8(&conf->precision, fp8_words, FP8_WORDS));
     TRY(recompute_words(conf->policy, &conf->full, m.recompute));
     return offload_words(conf->policy, m.offload);

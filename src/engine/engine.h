@@ -57,6 +57,8 @@ typedef struct EngineConf {
     bool        frozen[GROUP_N];
     LoraConf    lora;                    /* rank 0: no adapters */
     ProductPrecision precision;          /* products that run in 8 bits */
+    BaseQuant   base;                    /* frozen weights that are in codes alone; CODE_NONE: none */
+    int64_t     panel_elems;             /* see Env */
     bool        fp8_dispatch;            /* tokens travel to experts in 8 bits in forward */
     bool        fp8_one_layout;          /* these have no transposed copy */
     bool        fp8_weight_cache;        /* their weights are kept in 8 bits too (nn/fp8_weight.h) */

@@ -181,7 +181,7 @@ static Status lay_out(Engine *e)
                     .offload = e->offload.buffers ? &e->offload : NULL, .dtype = e->conf.dtype,
                     .logits_dtype = traits.logits_in_act_dtype ? e->conf.dtype : F32,
                     .precision = precision_any(&e->conf.precision) ? &e->conf.precision : NULL,
-                    .fp8_dispatch = e->conf.fp8_dispatch };
+                    .fp8_dispatch = e->conf.fp8_dispatch, .panel_elems = e->conf.panel_elems };
     e->yielder = (Yielder){ coroutine_yield, &e->coroutine };
     TRY(open_link_buffers(e));
     return bind_dispatch(e);
@@ -266,12 +266,14 @@ static Status open_pipe(Engine *e, bool slots_by_chunk)
 static Status open_shard(Engine *e)
 {
     const OptimStore *o = &e->conf.store;
+    TRY(base_quant_check(&e->conf.base, &e->model.params));
     int *order = calloc((size_t)e->model.params.units + 1, sizeof *order);
     ShardConf shard = { .zero = e->conf.ranks.zero, .dtype = e->conf.dtype, .overlap = true,
                         .two_passes = engine_overlaps(e),
                         .state = o->moments, .split = o->split, .offload_fraction = o->offload_fraction,
                         .offload_chunk = o->offload_chunk, .base_codes = e->conf.lora.rank > 0,
                         .one_layout = e->conf.fp8_one_layout };
+    if (e->conf.base.format) shard.base = &e->conf.base;
     if (e->conf.fp8_weight_cache && precision_any(&e->conf.precision)) shard.fp8 = &e->conf.precision;
     if (!order) return fail(E_FIT, "no host memory for the order of units");
     shard_conf_from_model(&shard, &e->model, order);

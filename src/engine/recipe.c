@@ -168,6 +168,27 @@ static AuxForm aux_form(const char *word, const TextShape *t)
     return t->router == ROUTER_SIGMOID ? AUX_DOCUMENT_TOKENS : AUX_DOCUMENT;
 }
 
+Status recipe_base(BaseQuant *b, const Config *c)
+{
+    const struct cfg_model *m = &c->model;
+    TRY(base_quant_read(b, m->base_quant, m->base_quant_weights.item, m->base_quant_weights.n));
+    if ((b->format == CODE_INT8 || b->format == CODE_NF4) && strcmp(c->train.precision, "bf16"))
+        return fail(E_CONFIG, "model.base_quant = %s with train.precision = %s: such weights are read by "
+                    "products in model.dtype; set train.precision=bf16, or model.base_quant=fp8",
+                    m->base_quant, c->train.precision);
+    return OK;
+}
+
+/* Of a run that trains. */
+static Status recipe_frozen_base(EngineConf *e, const Config *c)
+{
+    TRY(recipe_base(&e->base, c));
+    if (!e->base.format || e->lora.rank > 0) return OK;
+    return fail(E_CONFIG, "model.base_quant = %s: only frozen weights under adapters can be quantised, and "
+                "without adapters the whole model trains; set lora.rank, or model.base_quant=none",
+                c->model.base_quant);
+}
+
 Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks,
                      const LoraConf *loaded)
 {
@@ -203,6 +224,7 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
                     "model.freeze_llm: the model has no vision tower, so nothing is left to train; set "
                     "it to false");
     TRY(recipe_lora(&e->lora, &c->lora, loaded));
+    TRY(recipe_frozen_base(e, c));
     e->fp8_weight_cache = c->memory.fp8_weight_cache;
     e->fp8_one_layout = !c->memory.fp8_transpose_cache;
     TRY(recipe_precision(&e->precision, &c->train));

@@ -29,6 +29,9 @@ bool        recipe_can_decode(const Ranks *r);
  * and loaded. */
 MUST Status recipe_lora(LoraConf *a, const struct cfg_lora *c, const LoraConf *loaded);
 
+/* The weights that model.base_quant keeps in codes, where they are frozen. */
+MUST Status recipe_base(BaseQuant *b, const Config *c);
+
 /* The training engine of the recipe, without capacity for decoding. loaded: the adapter of lora.path, or
  * NULL. e points into c and loaded. */
 MUST Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype,

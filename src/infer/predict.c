@@ -3,6 +3,7 @@
 
 #include "checkpoint/picture_limits.h"
 #include "engine/batching.h"
+#include "engine/recipe.h"
 #include "infer/layout.h"
 
 #include "data/chat.h"
@@ -61,6 +62,7 @@ static Status open_engine(Predictor *p, const PredictConf *c)
     StreamShape ss = shape_stream(&p->source.shape);
     ss.bytes = true;
     Stream      full = stream_full(&ss, &c->budget);
+    TRY(recipe_base(&conf.base, p->recipe));
     policy_default(conf.policy);
     if (c->world) TRY(comm_agree(c->world, backend_check(conf.backend)));
     if (c->world && c->world->size > 1) TRY(comm_agree(c->world, layout_set_ranks(&conf, &ask)));

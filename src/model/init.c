@@ -5,6 +5,7 @@
 #include "model/model.h"
 
 #include "base/rng.h"
+#include "model/code_stage.h"
 #include "model/fp8_stage.h"
 
 #include <math.h>
@@ -23,20 +24,33 @@ static float init_scale(const Model *m, const Param *p)
     }
 }
 
+static void init_rows(const Model *m, Backend *be, const Param *p, Tensor rows, uint64_t seed, uint64_t at,
+                      int64_t stride)
+{
+    uint64_t stream = rng_stream(p->piece[0].name);
+    float    scale = init_scale(m, p);
+    if (p->init == INIT_ZERO || p->init == INIT_ONE) op_fill(be, rows, p->init == INIT_ONE ? 1.0f : 0.0f);
+    else if (p->init == INIT_LORA_A_UNIFORM) op_uniform(be, rows, seed, stream, at, stride, scale);
+    else op_normal(be, rows, seed, stream, at, stride, scale);
+}
+
 static void init_view(const Model *m, Backend *be, const Param *p, ShardView h, uint64_t seed)
 {
     StridedRange c[SHARD_VIEW_RANGES];
-    uint64_t stream = rng_stream(p->piece[0].name);
-    float scale = init_scale(m, p);
     int n = shard_view_ranges(c, p, h);
     if (p->shard.real_rows < p->shard.shape[0]) op_fill(be, h.t, 0.0f);
-    for (int i = 0; i < n; i++) {
-        Tensor rows = shard_view_rows(h, &c[i]);
-        uint64_t at = (uint64_t)c[i].at;
-        if (p->init == INIT_ZERO || p->init == INIT_ONE) op_fill(be, rows, p->init == INIT_ONE ? 1.0f : 0.0f);
-        else if (p->init == INIT_LORA_A_UNIFORM) op_uniform(be, rows, seed, stream, at, c[i].stride, scale);
-        else op_normal(be, rows, seed, stream, at, c[i].stride, scale);
-    }
+    for (int i = 0; i < n; i++)
+        init_rows(m, be, p, shard_view_rows(h, &c[i]), seed, (uint64_t)c[i].at, c[i].stride);
+}
+
+/* A base in codes is drawn a matrix at a time. */
+typedef struct BaseDraw { const Model *m; uint64_t seed; } BaseDraw;
+
+static Status draw_weight(void *self, Backend *be, const Param *p, Tensor t, int64_t at)
+{
+    const BaseDraw *d = self;
+    init_rows(d->m, be, p, t, d->seed, (uint64_t)at, t.n[0]);
+    return OK;
 }
 
 static Status init_codes(const Model *m, Fp8Stage *stage, const Param *p, uint64_t seed)
@@ -55,17 +69,26 @@ static void init_param(const Model *m, Backend *be, const Param *p, uint64_t see
     else if (t_has(w.t)) init_view(m, be, p, w, seed);
 }
 
+static Status init_all(Model *m, Backend *be, Fp8Stage *fp8, CodeStage *codes, uint64_t seed)
+{
+    BaseDraw draw = { m, seed };
+    for (int i = 0; i < m->params.n; i++) {
+        const Param *p = m->params.p[i];
+        if (fp8_stage_takes(p))       TRY(init_codes(m, fp8, p, seed));
+        else if (code_stage_takes(p)) TRY(code_stage_put(codes, p, draw_weight, &draw));
+        else                          init_param(m, be, p, seed);
+    }
+    return OK;
+}
+
 Status model_init(Model *m, Backend *be, uint64_t seed)
 {
-    Fp8Stage stage;
-    Status   st = OK;
-    TRY(fp8_stage_open(&stage, be, &m->params));
-    for (int i = 0; i < m->params.n && !st; i++) {
-        const Param *p = m->params.p[i];
-        if (fp8_stage_takes(p)) st = init_codes(m, &stage, p, seed);
-        else                    init_param(m, be, p, seed);
-    }
-    fp8_stage_close(&stage);
+    Fp8Stage  fp8;
+    CodeStage codes;
+    TRY(fp8_stage_open(&fp8, be, &m->params));
+    Status st = code_stage_open(&codes, be, &m->params);
+    if (!st) st = init_all(m, be, &fp8, &codes, seed), code_stage_close(&codes);
+    fp8_stage_close(&fp8);
     return st;
 }
 

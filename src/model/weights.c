@@ -5,6 +5,7 @@
 #include "model/weights_private.h"
 
 #include "base/thread_pool.h"
+#include "model/code_stage.h"
 #include "model/fp8_stage.h"
 #include "model/sink.h"
 
@@ -22,6 +23,7 @@ typedef struct WeightLoader {
     const SafeTensors *st;
     const char        *prefix;
     Fp8Stage          *stage;            /* of weights in 8 bits; NULL: there are none */
+    CodeStage         *codes;            /* of weights in int8 or nf4; likewise */
     int64_t            read;             /* elements */
 } WeightLoader;
 
@@ -351,6 +353,27 @@ static Status load_codes(WeightLoader *l, const Param *p)
     return OK;
 }
 
+/* The piece of a parameter of rows that element `at` of the whole lies in; 0 for experts. */
+static int piece_of(const Param *p, int64_t at)
+{
+    int i = p->pieces - 1;
+    while (i > 0 && piece_at(p, i) > at) i--;
+    return i;
+}
+
+static Status fill_matrix(void *self, Backend *be, const Param *p, Tensor t, int64_t at)
+{
+    WeightLoader *l = self;
+    Sink          out;
+    StridedRange  c = { .at = at, .len = t.n[0], .count = 1 };
+    TRY(sink_open(&out, be, t));
+    Status st =
+        p->form == FORM_ROWS ? load_piece(l, &out, p, piece_of(p, at), &c) : load_experts(l, &out, p, &c);
+    Status done = sink_close(&out);
+    __atomic_add_fetch(&l->read, t.n[0], __ATOMIC_RELAXED);
+    return st ? st : done;
+}
+
 /* Master and weights mostly need the same bytes of the file, so the larger of the two counts as read. */
 static Status load_param(void *arg, int64_t i)
 {
@@ -360,6 +383,7 @@ static Status load_param(void *arg, int64_t i)
     int64_t read[2] = { 0 };
     if (p->adapter_of) return OK;                                        /* adapters are not in these files */
     if (l->stage && fp8_stage_takes(p)) return load_codes(l, p);
+    if (l->codes && code_stage_takes(p)) return code_stage_put(l->codes, p, fill_matrix, l);
     TRY(load_view(l, l->be, p, own, &read[0]));
     TRY(load_view(l, l->be, p, w, &read[1]));
     __atomic_add_fetch(&l->read, read[read[1] > read[0]], __ATOMIC_RELAXED);
@@ -456,15 +480,25 @@ Status weights_check(const Model *m, const SafeTensors *st, const Log *log)
     return report_unused(m, st, log);
 }
 
+static Status read_all(WeightLoader *l, const Backend *be)
+{
+    ThreadPool pool;
+    TRY(thread_pool_open(&pool, be->device->host_memory ? cpu_count() - 1 : 0));
+    Status s = thread_pool_run(&pool, l->m->params.n, load_param, l);
+    thread_pool_close(&pool);
+    return s;
+}
+
 Status weights_read(Model *m, Backend *be, const SafeTensors *st, int64_t *elements)
 {
     WeightLoader l = { .m = m, .be = be, .st = st, .prefix = "" };
-    ThreadPool pool;
     Fp8Stage   stage;
+    CodeStage  codes;
     TRY(fp8_stage_open(&stage, be, &m->params));
-    l.stage = &stage;
-    Status s = thread_pool_open(&pool, be->device->host_memory ? cpu_count() - 1 : 0);
-    if (!s) s = thread_pool_run(&pool, m->params.n, load_param, &l), thread_pool_close(&pool);
+    Status s = code_stage_open(&codes, be, &m->params);
+    l.stage = &stage, l.codes = &codes;
+    if (!s) s = read_all(&l, be);
+    code_stage_close(&codes);
     fp8_stage_close(&stage);
     *elements = l.read;
     return s;

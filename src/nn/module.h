@@ -60,6 +60,8 @@ typedef struct Env {
     DType            dtype;                       /* of activations and weights */
     DType            logits_dtype;                /* of the logits that enter the loss: F32 or dtype */
     const ProductPrecision *precision;                  /* NULL: all products run in dtype */
+    int64_t          panel_elems;                 /* elements of a base in codes that are decoded at once; 0:
+                                                     WEIGHT_PANEL_ELEMS */
     bool        fp8_dispatch;                           /* tokens travel to experts in 8 bits in forward */
     const ValueTap  *tap;                         /* NULL: nothing watches */
 } Env;

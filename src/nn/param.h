@@ -47,6 +47,7 @@ typedef struct ParamShard {
     Tensor  squares;                     /* sums of squares of g by its strips (op_grouped_squares); absent:
                                             g is no product of experts, or it is summed over ranks */
     QuantizedWeight fp8;                 /* of w; absent: none are kept */
+    WeightCodes codes;                   /* of a base that is in codes alone (nn/base_quant.h); or absent */
     Tensor  master, m, v;                /* optimizer state of `len` elements: f32 master or, with a bf16 w,
                                             the i16 rest of it (ops/adamw.c), absent when w is f32; moments in
                                             f32 or bf16 */

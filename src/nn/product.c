@@ -2,6 +2,7 @@
 #include "nn/product.h"
 
 #include "base/num.h"
+#include "nn/weight_panel.h"
 #include "ops/quant.h"
 
 static const Tensor none = { 0 };
@@ -117,50 +118,69 @@ static void fp8_experts(const Pass *c, Tensor y, CodedRows x, WeightPart w, Expe
 
 /* ---- a weight ---- */
 
+static Tensor bias_part(const Param *b, int64_t from, int64_t n)
+{
+    return b ? t_cols(b->shard.w, from, n) : none;
+}
+
 void product_y(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b)
 {
-    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_product(c, y, x, whole(w), param_w(b), none);
-    else                                 op_gemm(c->be, y, x, w->shard.w, param_w(b), GEMM_NT);
+    product_y_part(c, y, x, w, b, 0);
 }
 
 void product_y_part(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, int64_t from)
 {
     int64_t n = y.n[1];
-    Tensor  bias = b ? t_cols(b->shard.w, from, n) : none;
-    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_product(c, y, x, (WeightPart){ w, false, from, n }, bias, none);
-    else                                 op_gemm(c->be, y, x, t_rows(w->shard.w, from, n), bias, GEMM_NT);
+    if (product_is_fp8(c, w, PRODUCT_Y)) {
+        fp8_product(c, y, x, (WeightPart){ w, false, from, n }, bias_part(b, from, n), none);
+        return;
+    }
+    for (WeightPanel t = panel_open_rows(c, w, from, n); panel_next(c, &t);)
+        op_gemm(c->be, t_cols(y, t.from, t.n), x, t.w, bias_part(b, from + t.from, t.n), GEMM_NT);
 }
 
 void product_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
 {
-    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_product(c, y, x, whole(w), param_w(b), res);
-    else                                 op_gemm_residual(c->be, y, res, x, w->shard.w, param_w(b));
+    if (product_is_fp8(c, w, PRODUCT_Y)) {
+        fp8_product(c, y, x, whole(w), param_w(b), res);
+        return;
+    }
+    for EACH_PANEL(t, c, w, PANEL_ROWS)
+        op_gemm_residual(c->be, t_cols(y, t.from, t.n), t_cols(res, t.from, t.n), x, t.w,
+                         bias_part(b, t.from, t.n));
 }
 
 void product_gelu(const Pass *c, Tensor y, Tensor pre, Tensor x, const Param *w, const Param *b, Gelu kind)
 {
-    if (!product_is_fp8(c, w, PRODUCT_Y)) {
-        op_gemm_gelu(c->be, y, pre, x, w->shard.w, param_w(b), kind);
+    if (product_is_fp8(c, w, PRODUCT_Y)) {
+        fp8_product(c, pre, x, whole(w), param_w(b), none);
+        op_gelu_fwd(c->be, y, pre, kind);
         return;
     }
-    fp8_product(c, pre, x, whole(w), param_w(b), none);
-    op_gelu_fwd(c->be, y, pre, kind);
+    for EACH_PANEL(t, c, w, PANEL_ROWS)
+        op_gemm_gelu(c->be, t_cols(y, t.from, t.n), t_cols(pre, t.from, t.n), x, t.w,
+                     bias_part(b, t.from, t.n), kind);
 }
 
 void product_dx(const Pass *c, Tensor dx, Tensor dy, const Param *w, int flags)
 {
-    if (product_is_fp8(c, w, PRODUCT_DX)) fp8_product(c, dx, dy, transposed(w), none, flags ? dx : none);
-    else                                  op_gemm(c->be, dx, dy, w->shard.w, none, GEMM_NN | flags);
+    if (product_is_fp8(c, w, PRODUCT_DX)) {
+        fp8_product(c, dx, dy, transposed(w), none, flags ? dx : none);
+        return;
+    }
+    for EACH_PANEL(t, c, w, PANEL_COLS)
+        op_gemm(c->be, t_cols(dx, t.from, t.n), dy, t.w, none, GEMM_NN | flags);
 }
 
 void product_dgelu(const Pass *c, Tensor dpre, Tensor dy, const Param *w, Tensor pre, Gelu kind)
 {
-    if (!product_is_fp8(c, w, PRODUCT_DX)) {
-        op_gemm_dgelu(c->be, dpre, dy, w->shard.w, pre, kind);
+    if (product_is_fp8(c, w, PRODUCT_DX)) {
+        fp8_product(c, dpre, dy, transposed(w), none, none);
+        op_gelu_bwd(c->be, dpre, dpre, pre, kind);
         return;
     }
-    fp8_product(c, dpre, dy, transposed(w), none, none);
-    op_gelu_bwd(c->be, dpre, dpre, pre, kind);
+    for EACH_PANEL(t, c, w, PANEL_COLS)
+        op_gemm_dgelu(c->be, t_cols(dpre, t.from, t.n), dy, t.w, t_cols(pre, t.from, t.n), kind);
 }
 
 void product_dw(const Pass *c, Param *w, Tensor dy, Tensor x)
@@ -170,16 +190,45 @@ void product_dw(const Pass *c, Param *w, Tensor dy, Tensor x)
 
 /* ---- experts ---- */
 
+/* The rows and the LoRA term of the experts of a panel. Costs are those of an even share of the rows. */
+typedef struct PanelRows { Tensor offsets; LoraTerm lora; } PanelRows;
+
+static PanelRows panel_rows(const Pass *c, const WeightPanel *t, ExpertRows rows, LoraTerm lora, int64_t R)
+{
+    int64_t E = t->end, before = R * t->from / E, until = R * (t->from + t->n) / E;
+    bool    stack = t_has(lora.low_rank) && lora.w.n[0] > 1;
+    c->be->ledger.expert_rows = until > before ? until - before : R ? 1 : 0;
+    if (stack) lora.w = t_rows(lora.w, t->from, t->n);
+    return (PanelRows){ t_rows(rows.offsets, t->from, t->n + 1), lora };
+}
+
+static int64_t charged(const Pass *c, Tensor x)
+{
+    return c->be->ledger.expert_rows ? c->be->ledger.expert_rows : x.n[0];
+}
+
+/* Of rows x w in the dtype of the model; mode: GEMM_NT or GEMM_NN. */
+static void wide_experts(const Pass *c, Tensor y, Tensor x, const Param *w, ExpertRows rows, LoraTerm lora,
+                         int mode)
+{
+    int64_t all = charged(c, x), was = c->be->ledger.expert_rows;
+    for EACH_PANEL(t, c, w, PANEL_MATRICES) {
+        PanelRows p = panel_rows(c, &t, rows, lora, all);
+        op_grouped_gemm(c->be, y, x, t.w, p.offsets, p.lora, mode);
+    }
+    c->be->ledger.expert_rows = was;
+}
+
 void experts_y(const Pass *c, Tensor y, CodedRows x, const Param *w, ExpertRows rows, LoraTerm lora)
 {
     if (product_is_fp8(c, w, PRODUCT_Y)) fp8_experts(c, y, x, whole(w), rows, lora);
-    else op_grouped_gemm(c->be, y, x.x, w->shard.w, rows.offsets, lora, GEMM_NT);
+    else wide_experts(c, y, x.x, w, rows, lora, GEMM_NT);
 }
 
 void experts_dx(const Pass *c, Tensor dx, CodedRows dy, const Param *w, ExpertRows rows, LoraTerm lora)
 {
     if (product_is_fp8(c, w, PRODUCT_DX)) fp8_experts(c, dx, dy, transposed(w), rows, lora);
-    else op_grouped_gemm(c->be, dx, dy.x, w->shard.w, rows.offsets, lora, GEMM_NN);
+    else wide_experts(c, dx, dy.x, w, rows, lora, GEMM_NN);
 }
 
 void experts_dw(const Pass *c, Param *w, Tensor dy, Tensor x, ExpertRows rows)
@@ -200,6 +249,28 @@ static void fp8_act(const Pass *c, ExpertAct by, Tensor gu, CodedRows h, CodedRo
     arena_reset(c->scratch, mark);
 }
 
+static void wide_act(const Pass *c, ExpertAct by, Tensor gu, Tensor h, Tensor x, const Param *w,
+                     LoraTerm lora)
+{
+    int64_t all = charged(c, x), was = c->be->ledger.expert_rows;
+    for EACH_PANEL(t, c, w, PANEL_MATRICES) {
+        PanelRows p = panel_rows(c, &t, by.rows, lora, all);
+        by.act->grouped_fwd(c->be, gu, h, x, t.w, p.offsets, by.gate, p.lora);
+    }
+    c->be->ledger.expert_rows = was;
+}
+
+static void wide_dact(const Pass *c, ExpertAct by, Tensor dgu, Tensor dgate, Tensor dout, const Param *w,
+                      Tensor gu, LoraTerm lora)
+{
+    int64_t all = charged(c, dout), was = c->be->ledger.expert_rows;
+    for EACH_PANEL(t, c, w, PANEL_MATRICES) {
+        PanelRows p = panel_rows(c, &t, by.rows, lora, all);
+        by.act->grouped_bwd(c->be, dgu, dgate, dout, t.w, p.offsets, gu, by.gate, p.lora);
+    }
+    c->be->ledger.expert_rows = was;
+}
+
 void experts_act(const Pass *c, ExpertAct by, Tensor gu, CodedRows h, CodedRows x, const Param *w,
                  LoraTerm lora)
 {
@@ -212,7 +283,7 @@ void experts_act(const Pass *c, ExpertAct by, Tensor gu, CodedRows h, CodedRows 
         fp8_experts(c, gu, x, whole(w), by.rows, lora);
         by.act->fwd(c->be, h.x, gu, by.gate, by.rows.offsets);
     } else {
-        by.act->grouped_fwd(c->be, gu, h.x, x.x, w->shard.w, by.rows.offsets, by.gate, lora);
+        wide_act(c, by, gu, h.x, x.x, w, lora);
     }
     encode_rows(c, h, by.rows);
 }
@@ -229,6 +300,6 @@ void experts_dact(const Pass *c, ExpertAct by, CodedRows dgu, Tensor dgate, Code
         return;
     }
     if (fp8) by.act->bwd(c->be, dgu.x, dgate, dh, gu, by.gate);
-    else     by.act->grouped_bwd(c->be, dgu.x, dgate, dout.x, w->shard.w, by.rows.offsets, gu, by.gate, lora);
+    else     wide_dact(c, by, dgu.x, dgate, dout.x, w, gu, lora);
     encode_rows(c, dgu, by.rows);
 }

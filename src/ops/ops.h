@@ -97,6 +97,18 @@ typedef struct Addends { int n; Addend at[ADDENDS]; } Addends;
 /* Elements from `at` on, flat, of a matrix (N, K) or a stack of them: ops/quantize_slice.c. */
 typedef struct WeightSlice { int64_t at, N, K; } WeightSlice;
 
+/* Codes of a frozen weight ([E,] N, K): ops/weight_code.h. q and scale:
+ *   fp8    ([E,] N, K) e4m3; ([E,] ceil(N/128), ceil(K/128)) f32
+ *   int8   ([E,] N, K) i8; (E N) f32
+ *   nf4    ([E,] N, K/2) u8; (E N K / 64) u8, codes of amaxes; first (E N) i32: half the position of a row's
+ *          first element, in the matrix that it is a part of, counted over the groups of all matrices; group
+ *          (groups, 2) f32: largest magnitude and offset of each group of blocks */
+typedef enum { CODE_NONE, CODE_FP8, CODE_INT8, CODE_NF4 } CodeFormat;
+typedef struct WeightCodes { CodeFormat format; Tensor q, scale, first, group; } WeightCodes;
+
+/* Where a tile of a weight begins: matrix of a stack, row, column. */
+typedef struct TileAt { int64_t e, row, col; } TileAt;
+
 /* What AdamW takes from the number of the step: lr; lr / (1 - beta1^step); sqrt(1 - beta2^step). */
 typedef struct AdamStep { float lr, rate, root; } AdamStep;
 

@@ -15,7 +15,8 @@
  *
  * Weights that are only read by products in 8 bits (ShardConf.fp8) have buckets of their own: on levels 1 to
  * 3 codes are gathered in place of weights, and p->shard.fp8 is full where p->w would be; p->w is the slice.
- * A frozen base (base_codes) is in codes on level 0 too, and has no p->w.
+ * A frozen base (base, base_codes) is in codes on level 0 too, and has no p->w: p->shard.codes, in fp8 also
+ * p->shard.fp8.
  *
  * With MeshLayout.replicas > 1 slices are made inside a replica (groups shard_*) and summed across replicas
  * (groups copy_*).
@@ -53,6 +54,7 @@
 #define PARALLEL_SHARD_H
 
 #include "model/model.h"
+#include "nn/base_quant.h"
 
 typedef struct ShardConf {
     ParamSet   *params;                  /* a mesh of NULL: one rank */
@@ -61,6 +63,7 @@ typedef struct ShardConf {
     Param      *tied;                    /* the tied embedding if another stage has it too; or NULL */
     int         zero;                    /* 0 … 3 */
     DType       dtype;                   /* of weights */
+    const BaseQuant *base;               /* frozen weights in codes alone; NULL: those of base_codes */
     const ProductPrecision *fp8;         /* products whose weights are kept in 8 bits; NULL: none are */
     bool        one_layout;              /* they have no transposed copy */
     bool        base_codes;              /* frozen weights of such products are in 8 bits alone */
@@ -77,6 +80,7 @@ typedef struct ShardBucket {
     GroupId sums;
     bool    frozen;
     bool    coded;                       /* its weights are used in 8 bits alone (shard_codes.c) */
+    CodeFormat format;                   /* of these codes */
     bool    buffers;                     /* frozen, f32, whole on every rank (Param.buffer) */
     int     level;
     Comm   *sum_comm, *shard_comm, *copy_comm;   /* all that sum; whose slices make the bucket; same slice */
@@ -87,6 +91,7 @@ typedef struct ShardBucket {
     /* Where coded: codes as w and own_w above, which is then a slice that no rank gathers, or absent (of a
      * base); codes transposed (levels 1, 2); scales of all blocks, and transposed. */
     Tensor  q, own_q, qt, scale, scale_t;
+    Tensor  row_first, group;            /* with int8 and nf4 (WeightCodes), as scale: of all its weights */
     Ticket  sum, gather;                 /* pending calls */
     int64_t sum_nr, gather_nr;           /* their numbers in their groups, from 1; 0: none is pending */
     bool    begun, adds;               /* own_g has a sum of this step; `sum` must be added to it when done */

@@ -5,17 +5,24 @@
  * largest magnitudes of its slices, one call for each group takes their maximum over the ranks, and each rank
  * quantises its slices by the scales of it: the codes are those of the whole weight. Scales are whole on
  * every rank. Codes of a base (ShardConf.base_codes) are set when the weight is loaded (model/fp8_stage.h),
- * with scales of the blocks that the slice touches and zero for the others. */
+ * with scales of the blocks that the slice touches and zero for the others. Bases in int8 and nf4:
+ * shard_base.c. */
 #include "parallel/shard_private.h"
 
-#include "ops/quant.h"
+#include "ops/weight_code.h"
 
 enum { SCALE_GRID = ARENA_ALIGN / 4 };                       /* scales of a weight begin on ARENA_ALIGN */
 
 bool codes_replace(const ShardConf *c, const Param *p, int level)
 {
+    if (c->base && base_quant_has(c->base, p)) return true;
     if (!c->fp8 || !precision_only_fp8(c->fp8, p)) return false;
     return p->frozen ? c->base_codes : level > 0;
+}
+
+CodeFormat codes_format(const ShardConf *c, bool frozen)
+{
+    return frozen && c->base && c->base->format ? c->base->format : CODE_FP8;
 }
 
 static int64_t rows_of(const Param *p) { return p->shard.shape[p->ndim - 2]; }
@@ -39,7 +46,7 @@ static int64_t scales_of(const Shard *s, const ShardBucket *b)
 /* Buckets whose scales are one tensor: of a group, of a base or trained. */
 static bool shares_scales(const ShardBucket *b, GroupId sums, bool frozen)
 {
-    return b->coded && b->sums == sums && b->frozen == frozen;
+    return b->coded && b->format == CODE_FP8 && b->sums == sums && b->frozen == frozen;
 }
 
 static int64_t scales_of_group(const Shard *s, GroupId sums, bool frozen)
@@ -61,7 +68,8 @@ size_t codes_bytes(const Shard *s)
         for (int frozen = 0; frozen < 2; frozen++)
             n += arena_bytes(scales_of_group(s, (GroupId)g, frozen), F32);
     EACH_BUCKET(b, s) {
-        if (b->coded) n += arena_bytes(b->level == 3 ? b->slice : b->elems, E4M3);
+        if (b->coded) n += arena_bytes(code_bytes(b->format, b->level == 3 ? b->slice : b->elems), U8);
+        if (b->coded && b->format != CODE_FP8) n += base_bytes(s, b);
         if (keeps_transposed(s, b)) n += arena_bytes(b->elems, E4M3) + arena_bytes(scales_of(s, b), F32);
     }
     return n;
@@ -72,7 +80,7 @@ static void bind_scales(Shard *s, Arena *param, GroupId sums, bool frozen)
     int64_t n = scales_of_group(s, sums, frozen), at = 0;
     if (!n) return;
     CodeScales *x = &s->scales[s->scale_groups++];
-    *x = (CodeScales){ .frozen = frozen, .t = t1(param, "fp8 weights", F32, n) };
+    *x = (CodeScales){ .frozen = frozen, .t = t1(param, "codes", F32, n) };
     EACH_BUCKET(b, s) {
         if (!shares_scales(b, sums, frozen)) continue;
         x->comm = b->shard_comm, b->scale = t_rows(x->t, at, scales_of(s, b));
@@ -86,12 +94,15 @@ void codes_bind(Shard *s, Arena *param)
         for (int frozen = 0; frozen < 2; frozen++) bind_scales(s, param, (GroupId)g, frozen);
     EACH_BUCKET(b, s) {
         if (!b->coded) continue;
-        Tensor q = t1(param, "fp8 weights", E4M3, b->level == 3 ? b->slice : b->elems);
+        int64_t n = code_bytes(b->format, b->level == 3 ? b->slice : b->elems);
+        Tensor  q = t1(param, "codes", codes_dtype(b->format), n);
         if (b->level < 3) b->q = q;
-        b->own_q = b->level == 3 ? q : t_rows(q, b->at, b->slice);
+        b->own_q =
+            b->level == 3 ? q : t_rows(q, code_bytes(b->format, b->at), code_bytes(b->format, b->slice));
+        if (b->format != CODE_FP8) base_bind(s, b, param);
         if (!keeps_transposed(s, b)) continue;
-        b->qt = t1(param, "fp8 weights", E4M3, b->elems);
-        b->scale_t = t1(param, "fp8 weights", F32, scales_of(s, b));
+        b->qt = t1(param, "codes", E4M3, b->elems);
+        b->scale_t = t1(param, "codes", F32, scales_of(s, b));
     }
 }
 
@@ -105,6 +116,10 @@ static Tensor stack_view(const Param *p, Tensor flat, int64_t at, int64_t rows, 
 void codes_point(Shard *s, ShardBucket *b, bool whole)
 {
     int64_t at = 0;
+    if (b->format != CODE_FP8) {
+        base_point(s, b, whole);
+        return;
+    }
     EACH_ITEM(i, s, b) {
         Param  *p = i->p;
         int64_t N = rows_of(p), K = cols_of(p), down = quant_groups(N), across = quant_groups(K);
@@ -116,6 +131,7 @@ void codes_point(Shard *s, ShardBucket *b, bool whole)
             z->scale_t = stack_view(p, b->scale_t, at, across, down);
         }
         p->shard.w = t_has(b->own_w) ? slice_view(i, b, b->own_w) : (Tensor){ 0 };
+        if (b->frozen) p->shard.codes = (WeightCodes){ .format = CODE_FP8, .q = z->q, .scale = z->scale };
         at += (blocks_of(p) + SCALE_GRID - 1) / SCALE_GRID * SCALE_GRID;
     }
 }

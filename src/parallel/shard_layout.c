@@ -2,6 +2,8 @@
  * arenas. */
 #include "parallel/shard_private.h"
 
+#include "ops/weight_code.h"
+
 #include <stdlib.h>
 
 /* A group over which gradients are summed; the group whose slices make a bucket; the group with the same
@@ -51,7 +53,8 @@ static void add_bucket(Shard *s, int unit, const SumGroup *of, Holds holds, bool
     const ShardConf *c = &s->conf;
     int64_t grid = ARENA_ALIGN / (int64_t)dtype_size(c->dtype);      /* aligned for both dtypes */
     ShardBucket b = { .unit = unit, .sums = of->sums, .frozen = holds != HOLDS_TRAINED,
-                      .buffers = holds == HOLDS_BUFFERS, .coded = coded };
+                      .buffers = holds == HOLDS_BUFFERS, .coded = coded,
+                      .format = coded ? codes_format(c, holds != HOLDS_TRAINED) : CODE_NONE };
     bool tied = false;
     set_comms(&b, c->params->mesh, of);
     b.level = level_of(c, &b);
@@ -107,7 +110,8 @@ static bool same_kind(const Shard *s, int u, int v)
     const ShardBucket *a = buckets_of(s, u), *b = buckets_of(s, v);
     for (int i = 0; i < s->unit[u].n; i++)
         if (a[i].sums != b[i].sums || a[i].frozen != b[i].frozen || a[i].buffers != b[i].buffers ||
-            a[i].level != b[i].level || a[i].elems != b[i].elems || a[i].coded != b[i].coded)
+            a[i].level != b[i].level || a[i].elems != b[i].elems || a[i].coded != b[i].coded ||
+            a[i].format != b[i].format)
             return false;
     return true;
 }
@@ -257,6 +261,13 @@ size_t arena_bytes(int64_t n, DType d)
 
 static DType weights_dtype(const Shard *s, const ShardBucket *b) { return b->buffers ? F32 : s->conf.dtype; }
 
+/* Of weights or codes that are gathered for use. */
+static size_t buffer_bytes(const Shard *s, const ShardBucket *b)
+{
+    return b->coded ? arena_bytes(code_bytes(b->format, b->elems), U8)
+                    : arena_bytes(b->elems, weights_dtype(s, b));
+}
+
 static bool owns_weight_buffer(const Shard *s, int u)
 {
     for (int i = 0; i < s->weight_buffers; i++)
@@ -282,7 +293,7 @@ ShardSizes shard_sizes(const Shard *s)
         z.param += n.w ? arena_bytes(b->elems, d) : n.own_w ? arena_bytes(b->slice, d) : 0;
         z.grad  += n.g ? arena_bytes(b->elems, F32) : n.own_g ? arena_bytes(b->slice, F32) : 0;
         if (b->level == 3 && owns_weight_buffer(s, b->unit))
-            z.param += arena_bytes(b->elems, b->coded ? E4M3 : d);
+            z.param += buffer_bytes(s, b);
         if (ring && n.own_g) z.grad  += arena_bytes(b->elems, F32);
         EACH_ITEM(i, s, b) z.optim += arena_bytes(squares_of(b, i->p), F32);
     }
@@ -320,7 +331,8 @@ static void bind_buffers(Shard *s, ShardBucket *b, Arena *param, Arena *grad)
     const ShardBucket *of = buckets_of(s, owner) + (b - buckets_of(s, b->unit));
     bool mine = owner == b->unit;
     if (b->level == 3 && owns_weight_buffer(s, b->unit))
-        b->buffer = t1(param, "in use", b->coded ? E4M3 : s->conf.dtype, b->elems);
+        b->buffer = b->coded ? t1(param, "in use", codes_dtype(b->format), code_bytes(b->format, b->elems))
+                             : t1(param, "in use", s->conf.dtype, b->elems);
     if (n.own_g) b->g = mine ? t1(grad, "in use", F32, b->elems) : of->g;
 }
 

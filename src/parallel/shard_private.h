@@ -40,6 +40,11 @@ void   codes_point(Shard *s, ShardBucket *b, bool whole);             /* weights
 void   codes_find_amax(Shard *s, ShardBucket *b);  /* the slice has changed: amax of its blocks as scales */
 void   codes_agree_scales(Shard *s, bool frozen);  /* over all ranks: scales of amax; or of a base */
 void   codes_quantize(Shard *s, ShardBucket *b);   /* then: the slice */
+CodeFormat codes_format(const ShardConf *c, bool frozen);            /* of coded buckets */
+DType  codes_dtype(CodeFormat f);                  /* of codes, as elements of a tensor: shard_base.c */
+size_t base_bytes(const Shard *s, const ShardBucket *b);              /* of tables beside the codes */
+void   base_bind(const Shard *s, ShardBucket *b, Arena *param);
+void   base_point(Shard *s, ShardBucket *b, bool whole);
 void   codes_transpose(Shard *s, const ShardBucket *b);               /* codes were gathered */
 
 /* shard_state.c */

@@ -122,6 +122,25 @@ static void log_precision(const Trainer *t)
     warn_cut_blocks(t);
 }
 
+/* Bytes of the base that is in codes, and its elements. */
+static void log_base(const Trainer *t)
+{
+    const ParamSet *s = &t->engine.model.params;
+    char            text[128];
+    double          bytes = 0, n = 0;
+    join_words(text, sizeof text, &t->recipe->model.base_quant_weights);
+    if (!t->engine.conf.base.format) return;
+    for (int i = 0; i < s->n; i++) {
+        const WeightCodes *z = &s->p[i]->shard.codes;
+        if (!t_has(z->q)) continue;
+        n += (double)param_local(s->p[i]);
+        bytes += (double)(t_bytes(z->q) + t_bytes(z->scale));
+        if (t_has(z->first)) bytes += (double)(t_bytes(z->first) + t_bytes(z->group));
+    }
+    log_info(&t->log, "base         %s: %.3f G frozen weights of %s in %.2f GiB; their products run in %s",
+             t->recipe->model.base_quant, n / 1e9, text, bytes / 0x1p30, dtype_name(t->engine.conf.dtype));
+}
+
 static void log_graphs(const Trainer *t)
 {
     const Engine *e = &t->engine;
@@ -232,6 +251,7 @@ void trainer_log_setup(const Trainer *t)
     log_ranks(t);
     log_memory(t);
     log_precision(t);
+    log_base(t);
     log_graphs(t);
     log_dispatch(t);
     log_data(t);

@@ -353,7 +353,8 @@ extern "C" void cuda_grouped_dswiglu(Backend *be, Tensor dgu, Tensor dgate, Tens
     if (offsets.n[0] < 2) return;
     if (!fast(dout, w, dgu, dh, offsets, lora) || !plain_bf16(gu)) {
         cuda_grouped_gemm(be, dh, dout, w, offsets, lora, GEMM_NN);
-        swiglu_bwd_used(be, dgu, dgate, dh, gu, gate, (const int *)offsets.data + offsets.n[0] - 1);
+        swiglu_bwd_used(be, dgu, dgate, dh, gu, gate, (const int *)offsets.data + offsets.n[0] - 1,
+                        (const int *)offsets.data);
         return;
     }
     Ends e = { };

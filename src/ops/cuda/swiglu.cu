@@ -95,7 +95,7 @@ typedef struct Backward {
     float       *dgate;
     const float *gate;
     int64_t      dgate_stride, gate_stride, R, F;
-    const int   *used;
+    const int   *used, *from;                   /* rows *from .. *used - 1 alone; NULL: from 0; all */
     uint8_t     *q;                             /* codes of dgu and their scales, where they are wanted */
     float       *scale;
     int64_t      q_row, scale_row;
@@ -127,7 +127,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) backward_packs(Backward 
 {
     constexpr int E = Pack<T>::N;
     int64_t       r = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
-    if (r >= a.R || (a.used && r >= *a.used)) return;
+    if (r >= a.R || (a.used && r >= *a.used) || (a.from && r < *a.from)) return;
     int      packs = (int)(a.F / E), lane = threadIdx.x & 31;
     float    gate = a.gate ? a.gate[r * a.gate_stride] : 1.0f, sum = 0.0f;
     const T *g = row_of<T>(a.gu, r), *u = g + a.F, *dh = row_of<T>(a.dh, r);
@@ -163,7 +163,7 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) backward_packs(Backward 
 static __global__ void __launch_bounds__(32 * WARPS) backward_any(Backward a)
 {
     int64_t r = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
-    if (r >= a.R || (a.used && r >= *a.used)) return;
+    if (r >= a.R || (a.used && r >= *a.used) || (a.from && r < *a.from)) return;
     int64_t gu = view_row(a.gu, r), dh = view_row(a.dh, r), dgu = view_row(a.dgu, r);
     float   gate = a.gate ? a.gate[r * a.gate_stride] : 1.0f, sum = 0.0f, dg, du;
     for (int64_t i = threadIdx.x & 31; i < a.F; i += 32) {
@@ -186,9 +186,10 @@ Backward backward_of(Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate
 }
 
 void swiglu_bwd_used(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate,
-                     const int *used)
+                     const int *used, const int *from)
 {
     Backward a = backward_of(dgu, dgate, dh, gu, gate, used);
+    a.from = from;
     int      d = gu.dtype;
     int64_t  blocks = ceil_div(a.R, WARPS);
     if (!a.R) return;
@@ -201,7 +202,7 @@ void swiglu_bwd_used(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu
 
 extern "C" void cuda_swiglu_bwd(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate)
 {
-    swiglu_bwd_used(be, dgu, dgate, dh, gu, gate, NULL);
+    swiglu_bwd_used(be, dgu, dgate, dh, gu, gate, NULL, NULL);
 }
 
 extern "C" void cuda_swiglu_bwd_fp8(Backend *be, Tensor dgu, Tensor q, Tensor scale, Tensor dgate, Tensor dh,
@@ -212,7 +213,7 @@ extern "C" void cuda_swiglu_bwd_fp8(Backend *be, Tensor dgu, Tensor q, Tensor sc
     bool       packed = packs_as(dgu, d) && packs_as(dh, d) && packs_as(gu, d) && packs(q);
     if (!dh.n[0]) return;
     if (!packed || dh.n[1] % QUANT_GROUP) {
-        swiglu_bwd_used(be, dgu, dgate, dh, gu, gate, used);
+        swiglu_bwd_used(be, dgu, dgate, dh, gu, gate, used, NULL);
         cuda_quantize_rows(be, q, scale, dgu, offsets, pow2);
         return;
     }

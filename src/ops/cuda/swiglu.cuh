@@ -23,8 +23,8 @@ __device__ inline float dswiglu(float *dg, float *du, float dh, float g, float u
     return dh * (g * s * u);
 }
 
-/* swiglu_bwd of the first *used rows, on the device; NULL: of all. */
+/* swiglu_bwd of rows *from .. *used - 1, addresses of the device; NULL: from 0; of all. */
 void swiglu_bwd_used(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate,
-                     const int *used);
+                     const int *used, const int *from);
 
 #endif
