@@ -11,24 +11,45 @@ bool fp8_stage_takes(const Param *p)
     return t_has(p->shard.fp8.scale) && !t_has(p->shard.w);
 }
 
+static int64_t rows_of(const Param *p) { return p->shard.shape[p->ndim - 2]; }
+static int64_t cols_of(const Param *p) { return p->shard.shape[p->ndim - 1]; }
+
+static bool is_on_device(const Fp8Stage *s, const Param *p)
+{
+    return !s->be->device->host_memory && p->shard.fp8.q.rank == p->ndim;
+}
+
+int64_t fp8_stage_parts(const Fp8Stage *s, const Param *p)
+{
+    return is_on_device(s, p) && p->ndim == 3 ? p->shard.shape[0] : 1;
+}
+
+Backend *fp8_stage_backend(Fp8Stage *s, const Param *p) { return is_on_device(s, p) ? s->be : &s->host; }
+
 Status fp8_stage_open(Fp8Stage *s, Backend *be, const ParamSet *params)
 {
     *s = (Fp8Stage){ .be = be, .dtype = params_dtype(params) };
-    for (int i = 0; i < params->n; i++) s->opened |= fp8_stage_takes(params->p[i]);
+    size_t bytes = 0;
+    for (int i = 0; i < params->n; i++) {
+        const Param *p = params->p[i];
+        if (!fp8_stage_takes(p)) continue;
+        size_t n = (size_t)(rows_of(p) * cols_of(p)) * dtype_size(s->dtype) + ARENA_ALIGN;
+        s->opened = true, bytes = n > bytes && is_on_device(s, p) ? n : bytes;
+    }
     if (!s->opened) return OK;
     if (pthread_mutex_init(&s->lock, NULL)) return fail(E_FIT, "no memory to load weights in 8 bits");
-    return backend_open(&s->host, "cpu");
+    TRY(backend_open(&s->host, "cpu"));
+    return bytes ? backend_arena_open(be, &s->arena, "quantisation", bytes) : OK;
 }
 
 void fp8_stage_close(Fp8Stage *s)
 {
     if (!s->opened) return;
+    if (s->arena.base) backend_arena_close(s->be, &s->arena);
     backend_close(&s->host);
     pthread_mutex_destroy(&s->lock);
 }
 
-static int64_t rows_of(const Param *p) { return p->shard.shape[p->ndim - 2]; }
-static int64_t cols_of(const Param *p) { return p->shard.shape[p->ndim - 1]; }
 
 /* The row of blocks, over all matrices of a stack, that a row of the weight lies in, and the row that the row
  * of blocks begins with. */
@@ -53,8 +74,18 @@ static Bands bands_of(const Param *p)
     return (Bands){ block_row(p, p->shard.offset / cols_of(p)), block_row(p, last) + 1 };
 }
 
-Status fp8_stage_view(const Fp8Stage *s, const Param *p, ShardView *out)
+static ShardView matrix_view(Fp8Stage *s, const Param *p, int64_t part)
 {
+    int64_t n = rows_of(p) * cols_of(p);
+    return (ShardView){ t1(&s->arena, "weight", s->dtype, n), part * n, n };
+}
+
+Status fp8_stage_view(Fp8Stage *s, const Param *p, int64_t part, ShardView *out)
+{
+    if (is_on_device(s, p)) {
+        *out = matrix_view(s, p, part);
+        return OK;
+    }
     Bands   b = bands_of(p);
     int64_t at = first_row(p, b.from) * cols_of(p), n = first_row(p, b.to) * cols_of(p) - at;
     void   *data = malloc((size_t)n * dtype_size(s->dtype) + 1);
@@ -98,8 +129,19 @@ static Status upload(Fp8Stage *s, const Param *p, const Coded *c)
     return backend_sync(s->be);
 }
 
-Status fp8_stage_put(Fp8Stage *s, const Param *p, ShardView from, Status st)
+static Status put_matrix(Fp8Stage *s, const Param *p, int64_t part, Tensor w, Status st)
 {
+    static const Tensor none;
+    const QuantizedWeight *z = &p->shard.fp8;
+    Tensor q = p->ndim == 3 ? t_at(z->q, part) : z->q, scale = p->ndim == 3 ? t_at(z->scale, part) : z->scale;
+    if (!st) op_quantize_weight(s->be, q, scale, none, none, t_as2(w, rows_of(p), cols_of(p)), true);
+    arena_clear(&s->arena);
+    return st;
+}
+
+Status fp8_stage_put(Fp8Stage *s, const Param *p, int64_t part, ShardView from, Status st)
+{
+    if (is_on_device(s, p)) return put_matrix(s, p, part, from.t, st);
     Coded c = { 0 };
     if (!st) st = coded_alloc(&c, p);
     if (!st) {

@@ -56,9 +56,12 @@ static Status draw_weight(void *self, Backend *be, const Param *p, Tensor t, int
 static Status init_codes(const Model *m, Fp8Stage *stage, const Param *p, uint64_t seed)
 {
     ShardView h;
-    TRY(fp8_stage_view(stage, p, &h));
-    init_view(m, &stage->host, p, h, seed);
-    return fp8_stage_put(stage, p, h, OK);
+    for (int64_t part = 0; part < fp8_stage_parts(stage, p); part++) {
+        TRY(fp8_stage_view(stage, p, part, &h));
+        init_view(m, fp8_stage_backend(stage, p), p, h, seed);
+        TRY(fp8_stage_put(stage, p, part, h, OK));
+    }
+    return OK;
 }
 
 static void init_param(const Model *m, Backend *be, const Param *p, uint64_t seed)

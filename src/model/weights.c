@@ -347,8 +347,11 @@ static Status load_codes(WeightLoader *l, const Param *p)
 {
     ShardView h;
     int64_t   read = 0;
-    TRY(fp8_stage_view(l->stage, p, &h));
-    TRY(fp8_stage_put(l->stage, p, h, load_view(l, &l->stage->host, p, h, &read)));
+    for (int64_t part = 0; part < fp8_stage_parts(l->stage, p); part++) {
+        TRY(fp8_stage_view(l->stage, p, part, &h));
+        TRY(fp8_stage_put(l->stage, p, part, h,
+                          load_view(l, fp8_stage_backend(l->stage, p), p, h, &read)));
+    }
     __atomic_add_fetch(&l->read, read, __ATOMIC_RELAXED);
     return OK;
 }
