@@ -2,12 +2,13 @@
 # `treb plan` finds that every recipe for many ranks fits the GPUs in its name: it checks the layout rules and
 # dry-runs one rank of each stage. The model folders are absent, so each recipe is planned with the preset
 # that its model folder names. "recipes/qwen3-vl-30b-a3b-16-h100-3d.yaml" is for 16 ranks (parallel.ranks),
-# each an h100.
+# each an h100; "1-24gb" for any GPU of so many GiB.
 # The search for a layout and the three output forms of a plan (text, JSON, HTML) follow.
 . tests/ranklab.sh
 planned() {                              # planned RECIPE
     local ranks gpu
     read -r ranks gpu < <(sed -E 's/.*-a[0-9]+b-([0-9]+)-([a-z0-9]+).*/\1 \2/' <<<"$1")
+    [[ $gpu = *gb ]] && gpu=h200         # of any make: device.memory_limit has its bytes
     "$treb" plan "$1" --hardware "$gpu" >"$tmp/out" 2>&1 &&
         grep -q " on $ranks rank" "$tmp/out" && grep -q '^  stage 0 ' "$tmp/out" &&
         grep -q '^preset Qwen3-.* for models/.*, which does not exist' "$tmp/out"

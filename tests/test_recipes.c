@@ -13,13 +13,16 @@ typedef struct Recipe {
     Hardware    hw;
 } Recipe;
 
-/* "recipes/qwen3-vl-30b-a3b-16-h100-3d.yaml" is for 16 ranks, each an h100. */
+/* "recipes/qwen3-vl-30b-a3b-16-h100-3d.yaml" is for 16 ranks, each an h100; "1-24gb" for any GPU of 24 GiB, to
+ * which device.memory_limit holds an h200. */
 static void read_name(Recipe *r, const char *path)
 {
     const char *at = strstr(path, "b-a");
     *r             = (Recipe){ .path = path };
     REQUIRE(at && sscanf(at, "b-a%*db-%d-%31[a-z0-9]", &r->ranks, r->gpu) == 2, "%s: no number of GPUs",
             path);
+    size_t n = strlen(r->gpu);
+    if (n > 2 && !strcmp(r->gpu + n - 2, "gb") && r->gpu[0] != 'g') snprintf(r->gpu, sizeof r->gpu, "h200");
     EXPECT_OK(hardware_find(&r->hw, r->gpu));
 }
 
