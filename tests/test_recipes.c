@@ -32,9 +32,11 @@ static double seconds_of(const Recipe *r, char *const *set, int n)
     Config c;
     DryRun d;
     double step = 0;
+    Hardware hw = r->hw;
     if (config_open(&c, r->path, n, (char **)set)) return 0;
-    if (!dryrun_open(&d, &c, r->ranks, hardware_node(&r->hw, r->ranks), &r->hw)) {
-        if (fit_of((double)dryrun_peak(&d, NULL), &r->hw) != FIT_NOT) step = d.step.step;
+    hardware_limit(&hw, c.device.memory_limit);
+    if (!dryrun_open(&d, &c, r->ranks, hardware_node(&hw, r->ranks), &hw)) {
+        if (fit_of((double)dryrun_peak(&d, NULL), &hw) != FIT_NOT) step = d.step.step;
         dryrun_close(&d);
     }
     config_close(&c);

@@ -54,6 +54,7 @@ typedef struct Task {
     int64_t   picture;                   /* patches of one of them; 0: USUAL_PICTURE, or all if fewer */
     bool      frozen_vision;
     const LoraCost *lora;                /* what trains with adapters; NULL: the whole model does */
+    double            base_bytes; /* of a frozen weight under adapters (model.base_quant); 0: as others */
     const LayerTable *layers;            /* of the model (layer_table_open); NULL: made anew in each call */
     Precision precision;
     int       grad_bytes, moment_bytes;  /* 4 or 2 */

@@ -260,6 +260,19 @@ static double code_bytes(const Task *t, const Candidate *c, const StageParams *p
     return bytes - (c->zero == 3 ? most(p->gathered - table * (l->first + l->last), 0) : 0);
 }
 
+/* What model.base_quant saves of the frozen weights, of which adapters are beside; as above all but tables
+ * and what no rank cuts. */
+static double base_saved(const Task *t, const Candidate *c, const StageParams *p, const StageLayers *l)
+{
+    double table = (double)(t->model->text.V * t->model->text.D) / c->tp, saved = 0;
+    for (int i = BY_DP; i < SHARERS && t->lora && t->base_bytes > 0; i++) {
+        double n      = c->zero == 3 ? task_sharers(t, c, i) : 1,
+               tables = i == BY_DP ? table * (l->first + l->last) : 0;
+        saved += most(p->frozen[i] - tables, 0) / n * (2 - t->base_bytes);
+    }
+    return saved;
+}
+
 static void static_bytes(StageMemory *s, const Task *t, const Candidate *c, const StageLayers *l)
 {
     StageParams p;
@@ -268,7 +281,8 @@ static void static_bytes(StageMemory *s, const Task *t, const Candidate *c, cons
     double all = params_here(p.trained), owned = c->zero ? params_owned(p.trained, t, c) : all;
     double frozen = c->zero == 3 ? params_owned(p.frozen, t, c) : params_here(p.frozen);
     double away = c->offload * (moments + (t->keep_master ? 0 : t->master_bytes));
-    s->weights   = w * ((c->zero == 3 ? owned + p.gathered : all) + frozen) + code_bytes(t, c, &p, l);
+    s->weights   = w * ((c->zero == 3 ? owned + p.gathered : all) + frozen) + code_bytes(t, c, &p, l) -
+                   base_saved(t, c, &p, l);
     s->grads     = g * (c->zero >= 2 ? owned + p.summed : all);
     s->optimizer = owned * (t->master_bytes + moments - away);
 }

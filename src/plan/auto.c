@@ -117,7 +117,7 @@ static void set_ask(SearchAsk *a, const Chooser *x, bool limited)
                       .frozen_vision = c->model.freeze_vit };
     a->task.hw.domain = x->ask->per_node;
     a->task.hw.capacity = limited ? x->ask->available + x->ask->hw.fixed : 1e18;
-    if (x->adapters) a->task.lora = &x->lora, a->adapters = c;
+    if (x->adapters) a->task.lora = &x->lora, a->adapters = c, a->task.base_bytes = search_base_bytes(c);
 }
 
 /* Without section memory to choose each ladder has one step: the recipe's own. */

@@ -96,7 +96,9 @@ static void set_ask(SearchAsk *a, const Relayouter *x, int ranks)
                       .patches = x->shape.vision.depth ? t->micro_patches : 0,
                       .frozen_vision = x->recipe.model.freeze_vit };
     a->task.hw.domain = x->ask->per_node < ranks ? x->ask->per_node : ranks;
-    if (x->adapters) a->task.lora = &x->lora, a->adapters = &x->recipe;
+    if (!x->adapters) return;
+    a->task.lora = &x->lora, a->adapters = &x->recipe;
+    a->task.base_bytes = search_base_bytes(&x->recipe);
 }
 
 static Status try_ranks(Relayout *r, Relayouter *x, int ranks, bool *found)

@@ -116,6 +116,9 @@ MUST Status search_places(Search *s);
 bool        search_can_build(const SearchAsk *a);             /* a family of this trainer can build it */
 bool        search_any_legal(const Search *s);                /* some layout satisfies the rules */
 
+/* Bytes of a frozen weight under model.base_quant, its scales included; 0: as others. */
+double      search_base_bytes(const Config *recipe);
+
 /* Makes the search plan for the adapters of `recipe`; its model section is ignored. x and recipe must
  * outlive a. */
 MUST Status search_adapt(SearchAsk *a, LoraCost *x, const Config *recipe);

@@ -17,6 +17,13 @@ bool search_can_build(const SearchAsk *a)
     return model_builds(a->task.model) && a->task.precision != PREC_MXFP8 && !a->task.foreign;
 }
 
+double search_base_bytes(const Config *recipe)
+{
+    const char *base = recipe->model.base_quant;
+    if (!strcmp(base, "none")) return 0;
+    return strcmp(base, "nf4") ? 1 : 0.52;
+}
+
 Status search_adapt(SearchAsk *a, LoraCost *x, const Config *recipe)
 {
     if (a->task.precision == PREC_MXFP8)
@@ -24,6 +31,7 @@ Status search_adapt(SearchAsk *a, LoraCost *x, const Config *recipe)
                     "--precision mxfp8: frozen weights of adapters are bf16 or fp8; use one of them");
     TRY(lora_cost_open(x, a->task.model, recipe, a->task.patches > 0));
     a->task.lora = x, a->adapters = recipe;
+    a->task.base_bytes = search_base_bytes(recipe);
     return OK;
 }
 
@@ -79,6 +87,8 @@ static void set_adapters(Config *cfg, const Config *recipe)
     cfg->lora = recipe->lora;
     cfg->model.freeze_vit = recipe->model.freeze_vit, cfg->model.freeze_llm = recipe->model.freeze_llm;
     cfg->model.freeze_aligner = recipe->model.freeze_aligner;
+    cfg->model.base_quant = recipe->model.base_quant;
+    cfg->model.base_quant_weights = recipe->model.base_quant_weights;
 }
 
 /* A model's name or path without config.json and slashes at its end: so many characters. */
