@@ -197,7 +197,7 @@ test-gpu: setup
 
 SOAK ?= 600
 soak: setup
-	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/treb $(SIDE_BIN) $(BUILD)/tests/test_layouts $(BUILD)/tests/test_fp8_weights $(BUILD)/tests/test_hidden $(BUILD)/tests/test_decode_ranks $(BUILD)/tests/test_plan_random $(BUILD)/tests/test_dryrun $(BUILD)/tests/test_auto $(BUILD)/tests/test_walls $(FAULTS)
+	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/treb $(SIDE_BIN) $(BUILD)/tests/test_layouts $(BUILD)/tests/test_fp8_weights $(BUILD)/tests/test_base_quant $(BUILD)/tests/test_hidden $(BUILD)/tests/test_decode_ranks $(BUILD)/tests/test_plan_random $(BUILD)/tests/test_dryrun $(BUILD)/tests/test_auto $(BUILD)/tests/test_walls $(FAULTS)
 	@TREB=$(BUILD)/treb TREB_KILLS=50 TREB_KILL_STEPS=400 tests/kill.sh
 	@TREB=$(BUILD)/treb TREB_KILLS=10 TREB_STOPS=5 TREB_FREEZES=5 TREB_CUTS=3 TREB_RESUME=all tests/faults.sh
 	@TREB=$(BUILD)/treb TREB_KILLS=20 TREB_KILL_STEPS=24 tests/rank_kill.sh
@@ -205,6 +205,7 @@ soak: setup
 	@TREB=$(BUILD)/treb TEST_LAYOUTS=$(BUILD)/tests/test_layouts TREB_LAYOUT_RUNS=8 tests/ranks.sh
 	@TREB_LAYOUTS=40 TREB_UNEVEN=10000 $(BUILD)/tests/test_layouts
 	@TREB_LAYOUTS=100 $(BUILD)/tests/test_fp8_weights
+	@TREB_LAYOUTS=100 $(BUILD)/tests/test_base_quant
 	@TREB_DECODE_LAYOUTS=100 $(BUILD)/tests/test_decode_ranks
 	@TREB_RECIPES=8000 $(BUILD)/tests/test_plan_random
 	@TREB_HIDDEN=1 $(BUILD)/tests/test_hidden

@@ -285,6 +285,31 @@ static void wrong_keys_are_refused(void)
     EXPECT(!b.format, "none is %d", (int)b.format);
 }
 
+/* Files that another program has quantised. */
+static Status file_with(const char *name)
+{
+    static const uint8_t zeros[64];
+    SafeTensors st;
+    StTensor    t[2] = { { .name = "a.weight", .dtype = U8, .rank = 2, .shape = { 32, 1 }, .data = zeros,
+                           .bytes = 32 },
+                         { .name = name, .dtype = U8, .rank = 1, .shape = { 4 }, .data = zeros, .bytes = 4 } };
+    EXPECT_OK(st_save(lab_path("x.safetensors"), t, 2));
+    EXPECT_OK(st_open(&st, lab_path("x.safetensors")));
+    Status s = st_check_scales(&st);
+    st_close(&st);
+    return s;
+}
+
+static void quantised_files_are_refused(void)
+{
+    EXPECT_FAIL(file_with("a.weight.absmax"), E_DATA,
+                "a.weight.absmax: the files are quantised by bitsandbytes");
+    EXPECT_FAIL(file_with("a.weight.quant_state.bitsandbytes__nf4"), E_DATA, "bitsandbytes");
+    EXPECT_FAIL(file_with("a.SCB"), E_DATA, "model.base_quant");
+    EXPECT_FAIL(file_with("a.qweight"), E_DATA, "GPTQ or AWQ");
+    EXPECT_OK(file_with("a.qweights"));
+}
+
 int main(void)
 {
     omp_set_num_threads(1);
@@ -297,5 +322,6 @@ int main(void)
     RUN(layouts_load_the_same_base);
     RUN(cuts_inside_blocks_are_refused);
     RUN(wrong_keys_are_refused);
+    RUN(quantised_files_are_refused);
     return processes_close();
 }

@@ -77,16 +77,17 @@ static void train_adapter(const char *run, const char *base, const char *more)
     trainer_close(&t), config_close(&c);
 }
 
-/* For every kind of adapter and optimizer state: a checkpoint holds the adapters only, and the resumed run
+/* For every kind of adapter, base and optimizer state: a checkpoint holds the adapters only, and the resumed run
  * equals the uninterrupted one bit for bit. */
 static void resumes_bit_for_bit(void)
 {
     static const char *const kinds[] = {
         "lora.rank=4\nlora.target_modules=[all-linear, mlp.gate, lm_head]\nlora.dropout=0.2",
         "lora.rank=3\nlora.target_modules=[experts]\nlora.expert_a=shared\nmodel.dtype=bfloat16\n"
-        "optim.master=split",
+        "optim.master=split\nmodel.base_quant=nf4",
         "lora.rank=2\nlora.use_rslora=true\nlora.target_modules=[all-attention]\n"
-        "lora.modules_to_save=[embed_tokens, language_model.norm]\nmodel.dtype=bfloat16\nlora.init=gaussian",
+        "lora.modules_to_save=[embed_tokens, language_model.norm]\nmodel.dtype=bfloat16\nlora.init=gaussian\n"
+        "model.base_quant=int8\nmodel.base_quant_weights=[experts, attention, mlp, tower, mergers]",
     };
     const char *base = make_base("base", 1);
     for (int k = 0; k < 3; k++) {

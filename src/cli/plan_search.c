@@ -85,14 +85,18 @@ static Status read_options(SearchOptions *w, int argc, char **argv)
     return options_parse(argc, argv, options, w, &w->plain);
 }
 
-/* Keys of a recipe that a search accepts: adapters and frozen parts of the model. */
+/* Keys of a recipe that a search accepts: adapters, frozen parts of the model and their codes. */
 static Status read_plain(Config *recipe, const SearchOptions *w)
 {
     for (int i = 0; i < w->plain.n; i++) {
         const char *word = w->plain.value[i];
-        if (strncmp(word, "lora.", 5) && strncmp(word, "model.freeze_", 13))
-            return fail(E_CONFIG, "plan --gpus: %s: only lora.* and model.freeze_* keys are accepted here; "
-                        "--fix sets parts of the layout, and a recipe is planned without --gpus", word);
+        if (strncmp(word, "lora.", 5) && strncmp(word, "model.freeze_", 13) &&
+            strncmp(word, "model.base_quant", 16))
+            return fail(
+                E_CONFIG,
+                "plan --gpus: %s: only lora.*, model.freeze_* and model.base_quant are accepted here; "
+                "--fix sets parts of the layout, and a recipe is planned without --gpus",
+                word);
         TRY(config_set(recipe, word));
     }
     return OK;

@@ -61,10 +61,29 @@ static bool scales_nothing(const SafeTensors *s, const StTensor *t)
     return !of || of->dtype != E4M3;
 }
 
+/* The format whose files have tensors of such a name; NULL: none that is known. */
+static const char *other_format(const char *name)
+{
+    static const struct { const char *part, *format; } list[] = {
+        { ".quant_state.bitsandbytes", "bitsandbytes" }, { ".weight.absmax", "bitsandbytes" },
+        { ".weight.quant_map", "bitsandbytes" },         { ".SCB", "bitsandbytes" },
+        { ".qweight", "GPTQ or AWQ" },                   { ".weight_packed", "compressed-tensors" },
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        const char *at = strstr(name, list[i].part);
+        if (at && (!at[strlen(list[i].part)] || i == 0)) return list[i].format;
+    }
+    return NULL;
+}
+
 Status st_check_scales(const SafeTensors *s)
 {
     for (int i = 0; i < s->count; i++) {
         const StTensor *t = &s->tensor[i];
+        const char     *format = other_format(t->name);
+        if (format)
+            return fail(E_DATA, "%s: the files are quantised by %s, which is not read; use the model in "
+                        "bfloat16, and model.base_quant to quantise it while it is loaded", t->name, format);
         if (t->dtype == E4M3 && !t->scale) return no_scales(s, t);
         if (scales_nothing(s, t))
             return fail(E_DATA, "%s: there is no F8_E4M3 tensor that it scales; other formats are not read, "
