@@ -59,6 +59,34 @@ void make_vision(Case *c)
 {
     make_attention_of(c, c->s->P, c->s->VH, c->s->VH, c->s->VC, c->s->images, false);
 }
+/* Latent attention: heads of 192, their values of 128. */
+static void make_latent(Case *c, bool even)
+{
+    static const int values[] = { 2, 3, 4, 7 };
+    make_attention_of(c, c->s->T, c->s->H / 2, c->s->H / 2, 192, c->s->docs, true);
+    for (int i = 0; i < 4; i++) {
+        Tensor *t = &c->t[values[i]];
+        *t = t_heads(randn(c->s, c->s->d, c->s->T, t->n[1] * 128), 0, t->n[1], 128);
+    }
+    if (!even) uneven_segments(c, c->s->T);
+}
+/* Heads of gpt-oss: 64 wide, eight to a key head, and a window of 128 tokens. */
+void make_attention_window(Case *c)
+{
+    make_attention_of(c, c->s->T, 2 * c->s->H, c->s->H / 4, 64, c->s->docs, true);
+    c->seg.window = 128, c->seg.pairs = fmin(c->seg.pairs, 128.0 * (double)c->s->T);
+}
+/* Heads of Qwen3-Next: 256 wide. */
+void make_attention_wide(Case *c)
+{
+    make_attention_of(c, c->s->T, c->s->H / 2, c->s->H / 16 ? c->s->H / 16 : 1, 256, c->s->docs, true);
+}
+void make_attention_latent(Case *c) { make_latent(c, true); }
+void make_latent_bwd(Case *c)       { make_latent(c, true), run_attention(c); }
+void make_latent_ragged(Case *c)    { make_latent(c, false); }
+void make_latent_ragged_bwd(Case *c) { make_latent(c, false), run_attention(c); }
+void make_window_bwd(Case *c)       { make_attention_window(c), run_attention(c); }
+void make_wide_bwd(Case *c)         { make_attention_wide(c), run_attention(c); }
 void make_ragged(Case *c) { make_attention(c), uneven_segments(c, c->s->T); }
 void make_long(Case *c)   { make_attention(c), even_segments(c, c->s->T, 1, true); }
 void make_attention_bwd(Case *c) { make_attention(c), run_attention(c); }

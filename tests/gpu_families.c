@@ -1,5 +1,5 @@
 /* Ops of families beside Qwen3 on the GPU against the CPU: gates, sinks, windows and narrow values of
- * attention, rotation of latent attention, sigmoid routers. */
+ * attention, rotation of latent attention, sigmoid routers, the activation and biases of gpt-oss's experts. */
 #include "gpulab.h"
 
 static void gates(void)
@@ -38,42 +38,142 @@ static void turns(void)
     }
 }
 
-static Segments three(int64_t *T)
+/* Up to three documents of up to `most` rows; even: of `most` rows each. */
+static Segments documents(int64_t *T, int64_t most, bool even)
 {
-    int32_t at[] = { 0, 0, 0, 0 };
-    for (int i = 0; i < 3; i++) at[i + 1] = at[i] + (int32_t)any_size(1, 200);
-    Segments s = { .n = 3, .causal = true, .pairs = 1000 };
-    for (int i = 0; i < 3; i++) s.longest = at[i + 1] - at[i] > s.longest ? at[i + 1] - at[i] : s.longest;
-    *T = at[3], s.starts = int_list(4, at);
+    int32_t  at[] = { 0, 0, 0, 0 };
+    Segments s = { .n = 3, .causal = true };
+    for (int i = 0; i < 3; i++) {
+        double n = (double)(even ? most : any_size(1, most));
+        at[i + 1] = at[i] + (int32_t)n, s.pairs += n * (n + 1) / 2;
+        s.longest = n > (double)s.longest ? (int64_t)n : s.longest;
+    }
+    *T = at[3] + (even ? 0 : any_size(0, 3)), s.starts = int_list(4, at);
     return s;
 }
 
 static const Tolerance close16 = { 1.2e-2, 1.0 / 32, 6e-2, 0 }, close32 = { 2e-5, 2e-4, 2e-4, 0 };
 
+/* Heads of a family: queries, key heads, widths of keys and of values; narrow values and their gradients lie
+ * beside keys in one matrix, as latent attention has them. */
+typedef struct FamilyHeads { int64_t H, G, C, Cv; } FamilyHeads;
+
+static Tensor values(DType d, int64_t T, FamilyHeads h)
+{
+    if (h.C == h.Cv) return in3(d, T, h.G, h.Cv, DENSE);
+    return t_cols(in3(d, T, h.G, h.C - h.C / 3 + h.Cv, DENSE), h.C - h.C / 3, h.Cv);
+}
+
+static Tensor value_grads(DType d, int64_t T, FamilyHeads h)
+{
+    Tensor t = values(d, T, h);
+    for (int64_t r = 0; r < gpu_rows(t); r++) memset(gpu_row(t, r), 0xff, (size_t)h.Cv * dtype_size(d));
+    return output(t);
+}
+
+/* Attention with a sink behind it, forward and backward. */
+static void attend(DType d, FamilyHeads h, Segments s, int64_t T)
+{
+    Tolerance close = d == F32 ? close32 : close16;
+    Tensor q = in3(d, T, h.H, h.C, DENSE), k = in3(d, T, h.G, h.C, DENSE), v = values(d, T, h);
+    Tensor o = out3(d, T, h.H, h.Cv, DENSE), lse = out2(F32, h.H, T, DENSE), sink = in2(F32, 1, h.H, DENSE);
+    float  scale = 1.0f / sqrtf((float)h.C);
+    within(o, close);
+    within(lse, (Tolerance){ 2e-5, 1e-4, 1e-4, 1 });
+    CALL(attention_fwd, o, lse, q, k, v, s, scale);
+    output(o), output(lse);
+    within(o, close);
+    CALL(sink_fwd, o, lse, sink);
+    Tensor dout = in3(d, T, h.H, h.Cv, DENSE), delta = out2(F32, h.H, T, DENSE);
+    Tensor dq = out3(d, T, h.H, h.C, DENSE), dk = out3(d, T, h.G, h.C, DENSE), dv = value_grads(d, T, h);
+    Tensor grads[] = { dq, dk, dv };
+    for (int j = 0; j < 3; j++) within(grads[j], close), at_least(grads[j], 0.02);
+    scratch(delta);
+    any_order(dq);
+    CALL(attention_bwd, dq, dk, dv, delta, dout, o, lse, q, k, v, s, scale);
+    Tensor dsink = add2(F32, 1, h.H, DENSE);
+    at_least(dsink, 10);
+    CALL(sink_bwd, dsink, dout, o, lse, sink);
+}
+
+/* In f32 our own kernels; in bf16 cuDNN, where it is: latent attention, heads of gpt-oss and Qwen3-Next. */
 static void attention(void)
 {
-    static const int64_t width[] = { 12, 24, 64, 192 }, narrow[] = { 12, 16, 64, 128 };
-    for (int i = 0; i < 8; i++) {
-        int64_t T, G = any_size(1, 3), H = G * any_size(1, 4), C = width[i % 4], Cv = narrow[i % 4];
-        DType   d = i < 4 ? F32 : BF16;
+    static const FamilyHeads heads[] = { { 4, 4, 24, 12 }, { 16, 16, 192, 128 }, { 16, 2, 64, 64 },
+                                         { 8, 1, 256, 256 }, { 6, 3, 12, 12 }, { 3, 3, 192, 128 } };
+    for (int i = 0; i < 24; i++) {
+        int64_t T;
         fresh();
-        Segments s = three(&T);
-        s.window = i % 2 ? any_size(1, 150) : 0;
-        Tensor q = in3(d, T, H, C, DENSE), k = in3(d, T, G, C, DENSE), v = in3(d, T, G, Cv, DENSE);
-        Tensor o = out3(d, T, H, Cv, DENSE), lse = out2(F32, H, T, DENSE), sink = in2(F32, 1, H, DENSE);
-        within(o, d == F32 ? close32 : close16);
-        CALL(attention_fwd, o, lse, q, k, v, s, 0.2f);
-        output(o), output(lse);
-        within(o, d == F32 ? close32 : close16);
-        CALL(sink_fwd, o, lse, sink);
-        Tensor dout = in3(d, T, H, Cv, DENSE), dq = out3(d, T, H, C, DENSE), dk = out3(d, T, G, C, DENSE);
-        Tensor dv = out3(d, T, G, Cv, DENSE), delta = out2(F32, H, T, DENSE), grads[] = { dq, dk, dv };
-        for (int j = 0; j < 3; j++) within(grads[j], d == F32 ? close32 : close16), at_least(grads[j], 0.02);
-        scratch(delta);
-        CALL(attention_bwd, dq, dk, dv, delta, dout, o, lse, q, k, v, s, 0.2f);
-        Tensor dsink = add2(F32, 1, H, DENSE);
-        at_least(dsink, 10);
-        CALL(sink_bwd, dsink, dout, o, lse, sink);
+        Segments s = documents(&T, i % 4 == 3 ? 256 : 300, i % 4 == 3);
+        s.window = i % 2 ? any_size(1, 200) : 0;
+        if (s.window) s.pairs = fmin(s.pairs, (double)(T * s.window));
+        GPU->repeat = i < 12;
+        attend(i % 12 < 4 ? F32 : BF16, heads[i % 6], s, T);
+        GPU->repeat = true;
+    }
+}
+
+/* The case that training has: one long document among short ones. */
+static void long_documents(void)
+{
+    static const FamilyHeads heads[] = { { 2, 2, 192, 128 }, { 16, 2, 64, 64 }, { 4, 1, 256, 256 } };
+    for (int i = 0; i < 9; i++) {
+        int32_t  at[] = { 0, 37, 37 + 1900, 37 + 1900 + 128, 37 + 1900 + 128 + 1 };
+        Segments s = { .n = 4, .causal = true, .longest = 1900, .pairs = 1e6, .window = i < 3 ? 0 : 128 };
+        fresh();
+        s.starts = int_list(5, at);
+        GPU->repeat = i > 5;
+        attend(BF16, heads[i % 3], s, at[4] + 5);
+        GPU->repeat = true;
+    }
+}
+
+/* Rows sorted by expert, some experts with none; rows past the last are padding. */
+static Tensor expert_borders(int64_t E, int64_t R)
+{
+    Tensor   t = int1(E + 1);
+    int32_t *at = t.data;
+    at[0] = 0;
+    for (int64_t e = 0; e < E; e++)
+        at[e + 1] = at[e] + (int32_t)(num_below(3) ? num_below((uint32_t)(2 * R / (3 * E) + 1)) : 0);
+    return t;
+}
+
+static void clamped_glus(void)
+{
+    static const int64_t width[] = { 1, 7, 24, 360, 2880 };
+    for (int i = 0; i < 15; i++) {
+        int64_t R = any_size(1, 70), F = width[i % 5], E = any_size(1, 6);
+        DType   d = i < 5 ? F32 : i < 10 ? BF16 : any_float();
+        Layout  l = i < 10 ? DENSE : any_layout();
+        fresh();
+        Tensor gu = gpu_normal(in2(d, R, 2 * F, l), 0, 4.0f), h = out2(i < 10 ? d : any_float(), R, F, l);
+        Tensor gate = i % 3 ? in2(F32, R, 1, DENSE) : none;
+        Tensor offsets = i % 2 ? expert_borders(E, R) : none;
+        CALL(clamped_glu_fwd, h, gu, gate, offsets);
+        Tensor dh = in2(d, R, F, l), dgu = out2(d, R, 2 * F, l);
+        Tensor dgate = t_has(gate) && maybe() ? out2(F32, R, 1, DENSE) : none;
+        if (t_has(dgate)) at_least(dgate, sqrt((double)F)), times(dgate, 4);
+        CALL(clamped_glu_bwd, dgu, dgate, dh, gu, gate);
+    }
+}
+
+static void group_biases(void)
+{
+    static const int64_t width[] = { 1, 9, 64, 520, 2880 };
+    for (int i = 0; i < 15; i++) {
+        int64_t R = any_size(1, 300), N = width[i % 5], E = any_size(1, 9);
+        DType   d = i < 5 ? F32 : i < 10 ? BF16 : any_float();
+        Layout  l = i < 10 ? DENSE : any_layout();
+        fresh();
+        Tensor offsets = expert_borders(E, R), gate = i % 3 ? in2(F32, R, 1, DENSE) : none;
+        Tensor y = output(in2(d, R, N, l)), b = in2(i < 10 ? d : any_float(), E, N, DENSE);
+        CALL(group_bias_fwd, y, b, offsets, gate);
+        Tensor dy = in2(d, R, N, l), db = i % 4 ? add2(F32, E, N, DENSE) : none;
+        Tensor dgate = i % 4 == 0 || maybe() ? add2(F32, R, 1, DENSE) : none;
+        if (t_has(db)) at_least(db, 10);
+        if (t_has(dgate)) at_least(dgate, sqrt((double)N));
+        CALL(group_bias_bwd, db, dgate, dy, b, offsets, gate);
     }
 }
 
@@ -108,6 +208,9 @@ int main(void)
     GPU_RUN(gates);
     GPU_RUN(turns);
     GPU_RUN(attention);
+    GPU_RUN(long_documents);
+    GPU_RUN(clamped_glus);
+    GPU_RUN(group_biases);
     GPU_RUN(routers);
     return gpulab_report();
 }

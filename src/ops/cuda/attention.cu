@@ -83,9 +83,6 @@ static void delta_rows(Backend *be, Tensor delta, Tensor dout, Tensor o)
                (int)H, (int)o.n[2])));
 }
 
-/* Windows, and values narrower than keys, are known to the plain kernels alone. */
-static bool is_plain(const Attn *x) { return x->seg.window || x->v.n[2] != x->q.n[2]; }
-
 }
 
 void cuda_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg,
@@ -98,7 +95,7 @@ void cuda_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, T
     zero_rows(be, "attention_fwd", &o, 1, outside(seg, T));
     LAUNCH(be, "attention_fwd", zero_stat_kernel, cuda_blocks(be, T * H, 256, 1), 256, 0, (float *)lse.data,
            lse.s[0], (int)H, outside(seg, T));
-    if (seg.n && (is_plain(&x) || (!vision_fwd(be, &x) && !dnn_fwd(be, &x)))) plain_fwd(be, &x);
+    if (seg.n && !vision_fwd(be, &x) && !dnn_fwd(be, &x)) plain_fwd(be, &x);
 }
 
 void cuda_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o,
@@ -110,7 +107,7 @@ void cuda_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor del
     if (!q.n[0] || !q.n[1]) return;
     zero_rows(be, "attention_bwd", outs, elsewhere ? 1 : 3, outside(seg, q.n[0]));
     if (elsewhere) zero_rows(be, "attention_bwd", outs + 1, 2, Outside{ NULL, 0, k.n[0] });
-    if (seg.n && !is_plain(&x) && (vision_bwd(be, &x) || dnn_bwd(be, &x))) return;
+    if (seg.n && (vision_bwd(be, &x) || dnn_bwd(be, &x))) return;
     delta_rows(be, delta, dout, o);
     if (seg.n) plain_bwd(be, &x);
 }

@@ -1,8 +1,8 @@
 /* ops/cuda/attention_cudnn.cu -- attention of bf16 streams through cuDNN, where it is installed: which calls
  * it supports, their memory layout, the tensors of an execution. attention_cudnn_plan.cu builds the plans.
  *
- * Supported: bf16 throughout, head dims that are multiples of 8 up to 256, rows aligned to 16 bytes, keys in
- * the stream itself, fewer than 2^31 elements a tensor. The segments are cuDNN's batch: up to B sequences of
+ * Supported: bf16 throughout, head dims that are multiples of 8 up to 256, values narrower than keys (latent
+ * attention: 192 and 128), windows, rows aligned to 16 bytes, keys in the stream itself, fewer than 2^31 elements a tensor. The segments are cuDNN's batch: up to B sequences of
  * up to S rows per execution, each with its length and the offset of its first element. Both are device data,
  * so that one plan serves every batch; missing sequences have length 0. S is rounded up to 2^i or 3 2^i, B to
  * a power of two; more segments than B take several executions. Building a plan takes 0.05 s, a deterministic
@@ -180,8 +180,8 @@ static void choose_copies(Call *c, bool flat, bool shared, size_t version)
 static bool call_open(Call *c, Backend *be, const Attn *x, bool backward, bool repeats)
 {
     Dnn    *d = (Dnn *)cuda_of(be)->dnn;
-    int64_t T = x->q.n[0], H = x->q.n[1], G = x->k.n[1], C = x->q.n[2];
-    int64_t even = is_even(x), flat = !even && C % 16 == 0;
+    int64_t T = x->q.n[0], H = x->q.n[1], G = x->k.n[1], C = x->q.n[2], Cv = x->v.n[2];
+    int64_t even = is_even(x), flat = !even && C % 16 == 0 && Cv % 16 == 0;
     int64_t S = even ? x->seg.longest : round_length(x->seg.longest);
     memset(c, 0, sizeof *c);
     if (repeats && 2 * H * S * S > MATRIX) return false;
@@ -191,7 +191,7 @@ static bool call_open(Call *c, Backend *be, const Attn *x, bool backward, bool r
     c->t[N_STAT].s[0] = 1, c->t[N_STAT].s[1] = x->lse.s[0];
     if (!even) c->t[N_STAT].s[1] = power_of_two(T, 256), c->copied[N_STAT] = true;
     if (backward && !even) choose_copies(c, flat, H != G, d->lib.version);
-    Key key = { H, G, C, x->seg.causal, backward, even, flat, repeats };
+    Key key = { H, G, C, Cv, x->seg.causal, backward, x->seg.window, even, flat, repeats };
     for (int i = 0; i < N_RAGGED; i++) key.at[i] = HeadStrides{ c->t[i].s[0], c->t[i].s[1] };
     c->plan = plan_find(d, &key, run_size(&key, x->seg.n, S, T), S, cuda_of(be)->stream,
                         cuda_of(be)->graphs > 0);
@@ -214,7 +214,7 @@ static void call_workspace(Call *c, Cursor *r)
     if (k->backward && !k->repeats) c->dq_sum = (float *)take(r, (k->flat ? T : rows) * k->H * k->C * 4);
     if (k->backward && k->flat && k->H != k->G) {
         c->dk_full = (bf16 *)take(r, T * k->H * k->C * 2);
-        c->dv_full = (bf16 *)take(r, T * k->H * k->C * 2);
+        c->dv_full = (bf16 *)take(r, T * k->H * k->Cv * 2);
     }
     c->scratch = take(r, p->graph.workspace);
 }
@@ -271,7 +271,7 @@ static void call_copies(Call *c, int from, int to, bool out)
 /* Run i: sequences i B and on. */
 static void call_run(Call *c, int64_t i)
 {
-    const float low = -INFINITY, one = 1.0f;
+    const float low = -INFINITY, one = 1.0f, window = (float)c->plan->key.window;
     const Plan *p = c->plan;
     const Key  *k = &p->key;
     Binding b[32];
@@ -288,6 +288,7 @@ static void call_run(Call *c, int64_t i)
     }
     b[n++] = Binding{ U_SCALE, &c->x->scale };
     if (k->causal) b[n++] = Binding{ U_LOW2, &low };
+    if (k->window) b[n++] = Binding{ U_LOW3, &low }, b[n++] = Binding{ U_WINDOW, &window };
     if (k->backward) b[n++] = Binding{ U_ONE, &one }, b[n++] = Binding{ U_DELTA, c->delta };
     if (c->dq_sum) b[n++] = Binding{ U_DQ_SUM, c->dq_sum };
     if (c->dk_full) b[n++] = Binding{ U_DK_FULL, c->dk_full }, b[n++] = Binding{ U_DV_FULL, c->dv_full };

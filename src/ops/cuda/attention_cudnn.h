@@ -76,14 +76,15 @@ enum { N_Q, N_K, N_V, N_O, N_DOUT, N_DQ, N_DK, N_DV, N_STAT, N_RAGGED };
 
 /* Ids of what has memory: ragged tensors, the offsets of each, then the others. */
 enum {
-    U_TENSOR = 1, U_OFFSET = 20, U_LEN_Q = 40, U_LEN_K, U_SCALE, U_LOW1, U_LOW2, U_ONE, U_DELTA, U_DQ_SUM,
-    U_DK_FULL, U_DV_FULL, U_INNER = 100
+    U_TENSOR = 1, U_OFFSET = 20, U_LEN_Q = 40, U_LEN_K, U_SCALE, U_LOW1, U_LOW2, U_LOW3, U_WINDOW, U_ONE,
+    U_DELTA, U_DQ_SUM, U_DK_FULL, U_DV_FULL, U_INNER = 100
 };
 
 typedef struct HeadStrides { int64_t row, head; } HeadStrides;     /* strides of one ragged tensor */
 
 typedef struct Key {
-    int64_t H, G, C, causal, backward;
+    int64_t H, G, C, Cv, causal, backward;
+    int64_t window;           /* keys that a query sees at most; 0: all */
     int64_t even;             /* no masks, no offsets: sequences of S rows */
     int64_t flat;             /* sums laid like the streams, not (B, H, S, C) */
     int64_t repeats;          /* backward: equal bits each time */

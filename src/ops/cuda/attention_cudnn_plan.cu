@@ -46,9 +46,16 @@ static Shape turned(Shape s)
     return Shape{ { s.n[0], s.n[1], s.n[3], s.n[2] }, { s.s[0], s.s[1], s.s[3], s.s[2] } };
 }
 
+/* Of values, of what they sum to and of their gradients; else of queries and keys. */
+static int64_t width(const Pattern *p, int which)
+{
+    bool values = which == N_V || which == N_O || which == N_DOUT || which == N_DV;
+    return values ? p->k->Cv : p->k->C;
+}
+
 static Desc ragged(Pattern *p, int which, int64_t heads, bool turn)
 {
-    Shape s = ragged_shape(p, which, heads, p->k->C);
+    Shape s = ragged_shape(p, which, heads, width(p, which));
     if (turn) s = turned(s);
     return graph_tensor(p->g, U_TENSOR + which, CUDNN_DATA_BFLOAT16, s, offset_of(p, which));
 }
@@ -114,6 +121,15 @@ static Desc mask_causal(Pattern *p, Desc x)
     return select(p, x, compare(p, CUDNN_POINTWISE_CMP_GE, row, col), U_LOW2);
 }
 
+/* Key j for query i where j + window > i. */
+static Desc mask_window(Pattern *p, Desc x)
+{
+    if (!p->k->window) return x;
+    Desc row = index_along(p, CUDNN_DATA_FLOAT, x, 2), col = index_along(p, CUDNN_DATA_FLOAT, x, 3);
+    Desc last = map(p, CUDNN_POINTWISE_ADD, col, graph_scalar(p->g, U_WINDOW));
+    return select(p, x, compare(p, CUDNN_POINTWISE_CMP_GT, last, row), U_LOW3);
+}
+
 static Pattern pattern(Graph *g, const Key *k, int64_t B, int64_t S)
 {
     Pattern p = { g, k, B, S };
@@ -132,7 +148,7 @@ static void build_fwd(Graph *g, const Key *k, int64_t B, int64_t S)
     Desc q = ragged(&p, N_Q, k->H, false), kt = ragged(&p, N_K, k->G, true), s = scores(&p, CUDNN_DATA_FLOAT);
     graph_matmul(g, s, q, kt, p.len_q, p.len_k, NULL);
     s = map(&p, CUDNN_POINTWISE_MUL, s, p.scale);
-    s = mask_causal(&p, mask_lengths(&p, s));
+    s = mask_window(&p, mask_causal(&p, mask_lengths(&p, s)));
 
     Desc max = column(&p), sum = column(&p), log = column(&p), prob = scores(&p, CUDNN_DATA_BFLOAT16);
     graph_reduce(g, CUDNN_REDUCE_TENSOR_MAX, max, s);
@@ -156,10 +172,11 @@ static void grad_of_keys(Pattern *p, Desc x, Desc what, int which, int64_t full)
         graph_matmul(g, ragged(p, which, k->G, false), xt, what, p->len_k, NULL, p->len_q);
         return;
     }
-    Shape s = ragged_shape(p, which, k->H, k->C);
+    int64_t C = width(p, which);
+    Shape s = ragged_shape(p, which, k->H, C);
     s.s[0] *= k->H / k->G, s.s[2] *= k->H / k->G;
     Desc y = k->flat ? graph_tensor(g, full, CUDNN_DATA_BFLOAT16, s, offset_of(p, which))
-                            : graph_inner(g, CUDNN_DATA_BFLOAT16, dense(p->B, k->H, p->S, k->C), NULL);
+                            : graph_inner(g, CUDNN_DATA_BFLOAT16, dense(p->B, k->H, p->S, C), NULL);
     graph_matmul(g, y, xt, what, p->len_k, NULL, p->len_q);
     graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, ragged(p, which, k->G, false), y);
 }
@@ -169,8 +186,8 @@ static Desc row_dots(Pattern *p, Desc dout)
 {
     const Key *k = p->k;
     Graph     *g = p->g;
-    Shape wide = dense(p->B, k->H, p->S, k->C);
-    wide.s[2] = k->H * k->C;
+    Shape wide = dense(p->B, k->H, p->S, k->Cv);
+    wide.s[2] = k->H * k->Cv;
     Desc  prod = graph_inner(g, CUDNN_DATA_FLOAT, wide, NULL), sum = column(p);
     graph_pointwise(g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, prod, dout, ragged(p, N_O, k->H, false), NULL);
     graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, sum, prod);
@@ -190,6 +207,7 @@ static void build_bwd(Graph *g, const Key *k, int64_t B, int64_t S)
     graph_matmul(g, s, q, kt, p.len_q, p.len_k, NULL);
     s = mask_lengths(&p, map(&p, CUDNN_POINTWISE_MUL, s, p.scale));
     s = mask_causal(&p, map(&p, CUDNN_POINTWISE_SUB, s, stats(&p)));
+    s = mask_window(&p, s);
     Desc prob = map(&p, CUDNN_POINTWISE_EXP, s, NULL);
     grad_of_keys(&p, prob, dout, N_DV, U_DV_FULL);
 

@@ -254,7 +254,7 @@ bool vision_takes(const Attn *x)
     const Tensor all[] = { x->q, x->k, x->v, x->o, x->dout, x->dq, x->dk, x->dv };
     int64_t C = x->q.n[2];
     if (x->seg.causal || t_has(x->seg.kv_starts) || x->seg.n > SEGMENTS_MOST || x->q.n[1] != x->k.n[1] ||
-        (C != 64 && C != 72 && C != 80) || !(x->scale > 0))
+        x->v.n[2] != C || (C != 64 && C != 72 && C != 80) || !(x->scale > 0))
         return false;
     for (const Tensor &t : all)
         if (t_has(t) && (t.dtype != BF16 || !packs(t))) return false;

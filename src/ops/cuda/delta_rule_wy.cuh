@@ -1,0 +1,188 @@
+/* ops/cuda/delta_rule_wy.cuh -- what a tile gives by itself: the inverse of 1 + M, U and W; for backward the
+ * inverse and P' dout as well. See delta_rule_fast.cuh. */
+#ifndef OPS_CUDA_DELTA_RULE_WY_CUH
+#define OPS_CUDA_DELTA_RULE_WY_CUH
+
+#include "ops/cuda/delta_rule_fast.cuh"
+
+namespace {
+
+enum { FLD = TILE + 4 };                       /* floats of a row of a square in f32 */
+
+struct FloatSquare { float at[TILE * FLD]; };
+
+/* Forward ends before q. */
+struct WyShared {
+    RowsMatrix   k, v;
+    FloatSquare  m, t;
+    float        block[3][16][17];
+    SquareMatrix a, b;
+    TileRows     r;
+    RowsMatrix   q;
+    RowsMatrix   dout;
+};
+
+/* Diagonal blocks of 16, a warp each and a lane a column: t = (1 + m)^-1 by forward substitution. */
+__device__ inline void invert_diagonal(FloatSquare &t, const FloatSquare &m)
+{
+    int   b = threadIdx.x / 32 * 16, j = threadIdx.x % 32;
+    float x[16];
+    if (b >= TILE || j >= 16) return;
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        x[i] = i == j ? 1.0f : 0.0f;
+#pragma unroll
+        for (int k = 0; k < i; k++) x[i] -= m.at[(b + i) * FLD + b + k] * x[k];
+    }
+#pragma unroll
+    for (int i = 0; i < 16; i++) t.at[(b + i) * FLD + b + j] = x[i];
+}
+
+/* Blocks `down` below the diagonal: t(i, j) = -t(i, i) sum over l of m(i, l) t(l, j), j <= l < i. */
+__device__ inline void invert_below(FloatSquare &t, const FloatSquare &m, float (&block)[3][16][17], int down)
+{
+    int i = threadIdx.x / 16, j = threadIdx.x % 16;
+    for (int b = 0; b + down < 4; b++) {
+        float sum = 0.0f;
+#pragma unroll 16
+        for (int k = 16 * b; k < 16 * (b + down); k++)
+            sum += m.at[(16 * (b + down) + i) * FLD + k] * t.at[k * FLD + 16 * b + j];
+        block[b][i][j] = sum;
+    }
+    __syncthreads();
+    for (int b = 0; b + down < 4; b++) {
+        float sum = 0.0f;
+        int   at = 16 * (b + down);
+#pragma unroll
+        for (int k = 0; k < 16; k++) sum += t.at[(at + i) * FLD + at + k] * block[b][k][j];
+        t.at[(at + i) * FLD + 16 * b + j] = -sum;
+    }
+    __syncthreads();
+}
+
+/* t = (1 + m)^-1, m strictly below the diagonal; t is 0 above. */
+__device__ inline void invert(FloatSquare &t, const FloatSquare &m, float (&block)[3][16][17])
+{
+    for (int i = threadIdx.x; i < TILE * TILE; i += THREADS) t.at[i / TILE * FLD + i % TILE] = 0.0f;
+    __syncthreads();
+    invert_diagonal(t, m);
+    __syncthreads();
+    for (int down = 1; down < 4; down++) invert_below(t, m, block, down);
+}
+
+/* M of a warp's 16 rows and 32 columns of k k'. */
+__device__ inline void store_m(FloatSquare &m, const float (&kk)[4][4], const TileRows &r)
+{
+    int row = threadIdx.x / 32 % 4 * 16, col = threadIdx.x / 128 * 32;
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int i = row + piece_row(e), j = col + piece_col(n, e);
+            m.at[i * FLD + j] = j < i ? r.beta[i] * kk[n][e] * tile_decay(r, i, j) : 0.0f;
+        }
+}
+
+/* scale x D of a warp's 16 rows and 32 columns. */
+__device__ inline void store_decayed(SquareMatrix &to, const float (&x)[4][4], const TileRows &r, float scale)
+{
+    int row = threadIdx.x / 32 % 4 * 16, col = threadIdx.x / 128 * 32;
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e += 2) {
+            int i = row + piece_row(e), j = col + piece_col(n, e);
+            pair_store(to.at + i * SQ + j, scale * x[n][e] * tile_decay(r, i, j),
+                       scale * x[n][e + 1] * tile_decay(r, i, j + 1));
+        }
+}
+
+/* t beta and t beta in, by columns: what v and k are multiplied by. */
+__device__ inline void store_factors(SquareMatrix &a, SquareMatrix &b, const FloatSquare &t, const TileRows &r)
+{
+    for (int e = threadIdx.x; e < TILE * TILE / 2; e += THREADS) {
+        int   i = e / (TILE / 2), j = e % (TILE / 2) * 2;
+        float x = t.at[i * FLD + j] * r.beta[j], y = t.at[i * FLD + j + 1] * r.beta[j + 1];
+        pair_store(a.at + i * SQ + j, x, y);
+        pair_store(b.at + i * SQ + j, x * r.in[j], y * r.in[j + 1]);
+    }
+}
+
+__device__ inline void store_inverse(bf16 *to, const FloatSquare &t)
+{
+    for (int e = threadIdx.x; e < TILE * TILE / 2; e += THREADS) {
+        int i = e / (TILE / 2), j = e % (TILE / 2) * 2;
+        pair_store(to + i * TILE + j, t.at[i * FLD + j], t.at[i * FLD + j + 1]);
+    }
+}
+
+/* to = x y, x a square (turned: its transpose) and y rows; a warp 16 rows and 64 columns. */
+template <bool TURNED>
+__device__ inline void square_product(bf16 *to, int64_t ld, const SquareMatrix &x, const RowsMatrix &y)
+{
+    int   row = threadIdx.x / 32 % 4 * 16, col = threadIdx.x / 128 * 64;
+    float c[8][4];
+    pieces_clear(c);
+    warp_product<8, TURNED, true>(c, x.at + (TURNED ? row : row * SQ), SQ, y.at + col, LD, TILE);
+    pieces_store(to + row * ld + col, ld, c, 16);
+}
+
+/* A warp's 16 rows and 64 columns to rows of the stream. */
+__device__ inline void stream_store(const DeltaView &to, const DeltaCall &a, const float (&c)[8][4], int tile,
+                                    int head)
+{
+    int   row = threadIdx.x / 32 % 4 * 16, col = threadIdx.x / 128 * 64, t = tile * TILE + row;
+    bf16 *at = (bf16 *)to.p + t * to.row + head * to.head + col;
+    pieces_store(at, to.row, c, a.T - t);
+}
+
+/* One value head u of the tile; k and the products of the key head are there. */
+template <bool BACKWARD>
+__device__ inline void wy_head(WyShared &m, const DeltaFast &x, const float (&kk)[4][4],
+                               const float (&qk)[4][4], int tile, int u)
+{
+    int64_t ld = tile_ld(x.c);
+    rows_copy(m.v, x.c.v, x.c, tile, u);
+    if constexpr (BACKWARD) rows_copy(m.dout, x.c.dout, x.c, tile, u);
+    copies_commit();
+    tile_rows(m.r, x.c, tile, u);
+    store_m(m.m, kk, m.r);
+    invert(m.t, m.m, m.block);
+    store_factors(m.a, m.b, m.t, m.r);
+    if constexpr (BACKWARD) store_inverse(square_at(x.m.inverse, x.c, tile, u), m.t);
+    copies_wait<0>();
+    __syncthreads();
+    square_product<false>(tile_at(x.m.u, x.c, tile, u), ld, m.a, m.v);
+    square_product<false>(tile_at(x.m.w, x.c, tile, u), ld, m.b, m.k);
+    __syncthreads();
+    if constexpr (BACKWARD) {
+        store_decayed(m.a, qk, m.r, x.c.scale);
+        __syncthreads();
+        square_product<true>(tile_at(x.m.dn, x.c, tile, u), ld, m.a, m.dout);
+        __syncthreads();
+    }
+}
+
+/* A block: a tile of one key head, its value heads in turn. */
+template <bool BACKWARD> static __global__ void __launch_bounds__(THREADS) wy_kernel(DeltaFast x)
+{
+    extern __shared__ __align__(16) char memory[];
+    WyShared &m = *(WyShared *)memory;
+    int   head = blockIdx.x % x.c.Hk, tile = blockIdx.x / x.c.Hk;
+    int   row = threadIdx.x / 32 % 4 * 16, col = threadIdx.x / 128 * 32;
+    float kk[4][4], qk[4][4];
+    rows_copy(m.k, x.c.k, x.c, tile, head);
+    if constexpr (BACKWARD) rows_copy(m.q, x.c.q, x.c, tile, head);
+    copies_commit();
+    copies_wait<0>();
+    __syncthreads();
+    pieces_clear(kk), pieces_clear(qk);
+    warp_product<4, false, false>(kk, m.k.at + row * LD, LD, m.k.at + col * LD, LD, HEAD);
+    if constexpr (BACKWARD)
+        warp_product<4, false, false>(qk, m.q.at + row * LD, LD, m.k.at + col * LD, LD, HEAD);
+    for (int v = 0; v < x.c.group; v++) wy_head<BACKWARD>(m, x, kk, qk, tile, head * x.c.group + v);
+}
+
+}
+
+#endif
