@@ -21,18 +21,31 @@ static void gates(void)
         }
 }
 
+/* Every third case as latent attention has it: a part of wider heads, one dtype. */
+static Tensor turned(DType d, int64_t T, int64_t H, int64_t R, bool part)
+{
+    return part ? t_cols(in3(d, T, H, 3 * R, DENSE), 2 * R, R) : in3(any_float(), T, H, R, any_layout());
+}
+
+static Tensor poisoned(Tensor t)
+{
+    for (int64_t r = 0; r < gpu_rows(t); r++)
+        memset(gpu_row(t, r), 0xff, (size_t)gpu_width(t) * dtype_size((DType)t.dtype));
+    return output(t);
+}
+
 static void turns(void)
 {
-    for (int i = 0; i < 12; i++) {
-        int64_t T = any_size(1, 70), H = any_size(1, 9), R = 2 * any_size(1, 40);
+    for (int i = 0; i < 24; i++) {
+        int64_t T = any_size(1, 70), H = any_size(1, 9), R = i % 3 ? 2 * any_size(1, 40) : 64;
         bool    pairs = i & 1;
+        DType   d = any_float();
         fresh();
-        Tensor x = in3(any_float(), T, i & 2 ? 1 : H, R, any_layout()), y = out3(any_float(), T, H, R,
-                                                                                 any_layout());
-        Tensor cs = in2(F32, T, R, DENSE);
+        Tensor x = turned(d, T, i & 2 ? 1 : H, R, i % 3 == 0);
+        Tensor y = poisoned(turned(d, T, H, R, i % 3 == 0)), cs = in2(F32, T, R, DENSE);
         CALL(turn_fwd, y, x, cs, pairs);
-        Tensor dy = in3(any_float(), T, H, R, any_layout());
-        Tensor dx = out3(any_float(), T, i & 2 ? 1 : H, R, any_layout());
+        Tensor dy = turned(d, T, H, R, i % 3 == 0);
+        Tensor dx = poisoned(turned(d, T, i & 2 ? 1 : H, R, i % 3 == 0));
         at_least(dx, 0.5);
         CALL(turn_bwd, dx, dy, cs, pairs);
     }
@@ -64,13 +77,6 @@ static Tensor values(DType d, int64_t T, FamilyHeads h)
     return t_cols(in3(d, T, h.G, h.C - h.C / 3 + h.Cv, DENSE), h.C - h.C / 3, h.Cv);
 }
 
-static Tensor value_grads(DType d, int64_t T, FamilyHeads h)
-{
-    Tensor t = values(d, T, h);
-    for (int64_t r = 0; r < gpu_rows(t); r++) memset(gpu_row(t, r), 0xff, (size_t)h.Cv * dtype_size(d));
-    return output(t);
-}
-
 /* Attention with a sink behind it, forward and backward. */
 static void attend(DType d, FamilyHeads h, Segments s, int64_t T)
 {
@@ -85,7 +91,7 @@ static void attend(DType d, FamilyHeads h, Segments s, int64_t T)
     within(o, close);
     CALL(sink_fwd, o, lse, sink);
     Tensor dout = in3(d, T, h.H, h.Cv, DENSE), delta = out2(F32, h.H, T, DENSE);
-    Tensor dq = out3(d, T, h.H, h.C, DENSE), dk = out3(d, T, h.G, h.C, DENSE), dv = value_grads(d, T, h);
+    Tensor dq = out3(d, T, h.H, h.C, DENSE), dk = out3(d, T, h.G, h.C, DENSE), dv = poisoned(values(d, T, h));
     Tensor grads[] = { dq, dk, dv };
     for (int j = 0; j < 3; j++) within(grads[j], close), at_least(grads[j], 0.02);
     scratch(delta);
