@@ -191,7 +191,7 @@ static bool call_open(Call *c, Backend *be, const Attn *x, bool backward, bool r
     c->t[N_STAT].s[0] = 1, c->t[N_STAT].s[1] = x->lse.s[0];
     if (!even) c->t[N_STAT].s[1] = power_of_two(T, 256), c->copied[N_STAT] = true;
     if (backward && !even) choose_copies(c, flat, H != G, d->lib.version);
-    Key key = { H, G, C, Cv, x->seg.causal, backward, x->seg.window, even, flat, repeats };
+    Key key = { H, G, C, Cv, x->seg.causal, backward, x->seg.window > 0, even, flat, repeats };
     for (int i = 0; i < N_RAGGED; i++) key.at[i] = HeadStrides{ c->t[i].s[0], c->t[i].s[1] };
     c->plan = plan_find(d, &key, run_size(&key, x->seg.n, S, T), S, cuda_of(be)->stream,
                         cuda_of(be)->graphs > 0);
@@ -271,7 +271,7 @@ static void call_copies(Call *c, int from, int to, bool out)
 /* Run i: sequences i B and on. */
 static void call_run(Call *c, int64_t i)
 {
-    const float low = -INFINITY, one = 1.0f, window = (float)c->plan->key.window;
+    const float low = -INFINITY, one = 1.0f, window = (float)c->x->seg.window;
     const Plan *p = c->plan;
     const Key  *k = &p->key;
     Binding b[32];
@@ -288,7 +288,7 @@ static void call_run(Call *c, int64_t i)
     }
     b[n++] = Binding{ U_SCALE, &c->x->scale };
     if (k->causal) b[n++] = Binding{ U_LOW2, &low };
-    if (k->window) b[n++] = Binding{ U_LOW3, &low }, b[n++] = Binding{ U_WINDOW, &window };
+    if (k->windows) b[n++] = Binding{ U_LOW3, &low }, b[n++] = Binding{ U_WINDOW, &window };
     if (k->backward) b[n++] = Binding{ U_ONE, &one }, b[n++] = Binding{ U_DELTA, c->delta };
     if (c->dq_sum) b[n++] = Binding{ U_DQ_SUM, c->dq_sum };
     if (c->dk_full) b[n++] = Binding{ U_DK_FULL, c->dk_full }, b[n++] = Binding{ U_DV_FULL, c->dv_full };

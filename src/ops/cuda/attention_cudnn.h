@@ -84,7 +84,7 @@ typedef struct HeadStrides { int64_t row, head; } HeadStrides;     /* strides of
 
 typedef struct Key {
     int64_t H, G, C, Cv, causal, backward;
-    int64_t window;           /* keys that a query sees at most; 0: all */
+    int64_t windows;          /* a query sees some keys alone; how many is an argument */
     int64_t even;             /* no masks, no offsets: sequences of S rows */
     int64_t flat;             /* sums laid like the streams, not (B, H, S, C) */
     int64_t repeats;          /* backward: equal bits each time */

@@ -124,7 +124,7 @@ static Desc mask_causal(Pattern *p, Desc x)
 /* Key j for query i where j + window > i. */
 static Desc mask_window(Pattern *p, Desc x)
 {
-    if (!p->k->window) return x;
+    if (!p->k->windows) return x;
     Desc row = index_along(p, CUDNN_DATA_FLOAT, x, 2), col = index_along(p, CUDNN_DATA_FLOAT, x, 3);
     Desc last = map(p, CUDNN_POINTWISE_ADD, col, graph_scalar(p->g, U_WINDOW));
     return select(p, x, compare(p, CUDNN_POINTWISE_CMP_GT, last, row), U_LOW3);

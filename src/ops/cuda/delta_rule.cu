@@ -17,37 +17,79 @@ __device__ inline int segment_begin(const int *starts, int n, int t)
     return n && t >= starts[lo] && t < starts[lo + 1] ? starts[lo] : -1;
 }
 
-/* A block per tile: rows' segments, then sums of g, a thread per value head. */
-static __global__ void __launch_bounds__(64) rows_kernel(int *begin, int *final, float *sum, const float *g,
-                                                         const int *starts, int n, int T, int Hv)
+struct RowsCall {
+    TileRows    *rows;
+    int         *passes;                                   /* of each tile: whether a state passes it */
+    const float *g, *beta;
+    const int   *starts;
+    int          n, T, Hv;
+};
+
+enum { HEADS = 32 };
+
+/* Sums of g of HEADS heads from `u` on, a thread each. */
+__device__ inline void sum_gates(float (&sum)[TILE][HEADS + 1], const int *own, const RowsCall &a, int from, int u,
+                                 int rows)
 {
-    __shared__ int own[TILE];
-    int from = blockIdx.x * TILE, i = threadIdx.x, rows = min(TILE, T - from);
-    own[i] = i < rows ? segment_begin(starts, n, from + i) : -1;
-    if (i < rows) begin[from + i] = own[i];
+    float all = 0.0f;
+    int   i = threadIdx.x;
+#pragma unroll 8
+    for (int r = 0; i < HEADS && r < TILE; r++) {
+        bool  in = r < rows && own[r] >= 0 && u + i < a.Hv;
+        float g = in ? a.g[(int64_t)(from + r) * a.Hv + u + i] : 0.0f;
+        all = r && own[r] == own[r - 1] ? all + g : g;
+        sum[r][i] = all;
+    }
     __syncthreads();
-    if (!i) {
-        int last = rows - 1;
-        while (last >= 0 && own[last] < 0) last--;
-        final[blockIdx.x] = last;
-    }
-    for (int u = i; u < Hv; u += 64) {
-        float all = 0.0f;
-        for (int r = 0; r < rows; r++) {
-            int64_t at = (int64_t)(from + r) * Hv + u;
-            if (!r || own[r] != own[r - 1]) all = 0.0f;
-            if (own[r] >= 0) sum[at] = all += g[at];
+}
+
+/* A block per tile. */
+static __global__ void __launch_bounds__(TILE) rows_kernel(RowsCall a)
+{
+    __shared__ int   own[TILE];
+    __shared__ float sum[TILE][HEADS + 1];
+    int tile = blockIdx.x, from = tile * TILE, i = threadIdx.x, rows = min(TILE, a.T - from), final = rows - 1;
+    own[i] = i < rows ? segment_begin(a.starts, a.n, from + i) : -1;
+    __syncthreads();
+    while (final >= 0 && own[final] < 0) final--;
+    int first = own[0] >= 0 && (own[0] < from || !from) ? own[0] : -2, end = final < 0 ? -2 : own[final];
+    if (!i) a.passes[tile] = final < 0 || end == first;
+    for (int u = 0; u < a.Hv; u += HEADS) {
+        sum_gates(sum, own, a, from, u, rows);
+        for (int h = 0; h < HEADS && u + h < a.Hv; h++) {
+            TileRows &r = a.rows[(int64_t)tile * a.Hv + u + h];
+            float     s = sum[i][h], all = final < 0 ? 0.0f : sum[final][h];
+            r.begin[i] = own[i], r.sum[i] = s;
+            r.beta[i] = own[i] < 0 ? 0.0f : a.beta[(int64_t)(from + i) * a.Hv + u + h];
+            r.in[i]   = own[i] >= 0 && own[i] == first ? expf(s) : 0.0f;
+            r.out[i]  = own[i] >= 0 && own[i] == end ? expf(all - s) : 0.0f;
+            if (!i) r.final = final, r.through = final < 0 ? 1.0f : end == first ? expf(all) : 0.0f;
         }
+        __syncthreads();
     }
+}
+
+/* A warp per part of the tiles: the first that no state passes, or -1; part 0 begins with tile 0. */
+static __global__ void __launch_bounds__(32 * PARTS) breaks_kernel(int *breaks, int *inside, const int *passes,
+                                                                   int tiles, const int *starts, int n)
+{
+    int part = threadIdx.x / 32, lane = threadIdx.x % 32, found = part ? -1 : 0;
+    int from = (int)((int64_t)tiles * part / PARTS), to = (int)((int64_t)tiles * (part + 1) / PARTS);
+    for (int i = from; i < to && found < 0; i += 32) {
+        unsigned any = __ballot_sync(~0u, i + lane < to && !passes[i + lane]);
+        if (any) found = i + __ffs((int)any) - 1;
+    }
+    if (!lane) breaks[part] = found;
+    if (!threadIdx.x) inside[0] = n ? starts[0] : 0, inside[1] = n ? starts[n] : 0;
 }
 
 static DeltaView view(Tensor t) { return DeltaView{ (char *)t.data, t.s[0], t.s[1] }; }
 
-static DeltaCall call_of(Tensor q, Tensor k, Tensor v, Tensor beta, Tensor first, float scale)
+static DeltaCall call_of(Tensor q, Tensor k, Tensor v, Tensor first, float scale)
 {
     DeltaCall a = {};
     a.q = view(q), a.k = view(k), a.v = view(v);
-    a.beta = (const float *)beta.data, a.first = (const float *)first.data;
+    a.first = (const float *)first.data;
     a.T = (int)q.n[0], a.tiles = (int)ceil_div(q.n[0], TILE), a.Hk = (int)q.n[1], a.Hv = (int)v.n[1];
     a.group = a.Hv / a.Hk, a.C = (int)q.n[2], a.Cv = (int)v.n[2];
     a.scale = scale, a.half = q.dtype == BF16;
@@ -64,16 +106,18 @@ static bool is_fast(const Tensor *t, int n)
 static size_t round_up(size_t n) { return (n + 255) / 256 * 256; }
 
 /* Memory of the call: what is known of rows, then that of its kernels. False: there is none. */
-static bool call_open(Backend *be, DeltaCall *a, Tensor g, Segments seg, size_t more, void **memory)
+static bool call_open(Backend *be, DeltaCall *a, Tensor g, Tensor beta, Segments seg, size_t more, void **memory)
 {
-    size_t rows = round_up((size_t)a->T * 4), tiles = round_up((size_t)a->tiles * 4);
-    size_t sums = round_up((size_t)a->T * a->Hv * 4);
-    char  *p = (char *)cuda_workspace(be, rows + tiles + sums + more);
+    size_t rows = round_up((size_t)a->tiles * a->Hv * sizeof(TileRows));
+    size_t tiles = round_up((size_t)(a->tiles + PARTS + 2) * sizeof(int));
+    char  *p = (char *)cuda_workspace(be, rows + tiles + more);
     if (!p && !be->preparing) return false;
-    a->begin = (const int *)p, a->final = (const int *)(p + rows), a->sum = (const float *)(p + rows + tiles);
-    *memory = p + rows + tiles + sums;
-    LAUNCH(be, "delta_rule", rows_kernel, a->tiles, 64, 0, (int *)a->begin, (int *)a->final, (float *)a->sum,
-           (const float *)g.data, (const int *)seg.starts.data, (int)seg.n, a->T, a->Hv);
+    int      *passes = (int *)(p + rows), *breaks = passes + a->tiles, *inside = breaks + PARTS;
+    RowsCall  r = { (TileRows *)p, passes, (const float *)g.data, (const float *)beta.data,
+                    (const int *)seg.starts.data, (int)seg.n, a->T, a->Hv };
+    a->rows = r.rows, a->breaks = breaks, a->inside = inside, *memory = p + rows + tiles;
+    LAUNCH(be, "delta_rule", rows_kernel, a->tiles, TILE, 0, r);
+    LAUNCH(be, "delta_rule", breaks_kernel, 1, 32 * PARTS, 0, breaks, inside, passes, a->tiles, r.starts, r.n);
     return true;
 }
 
@@ -83,11 +127,11 @@ extern "C" void cuda_delta_rule_fwd(Backend *be, Tensor o, Tensor last, Tensor q
                                     Tensor beta, Tensor first, Segments seg, float scale)
 {
     const Tensor all[] = { q, k, v, o };
-    DeltaCall    a = call_of(q, k, v, beta, first, scale);
+    DeltaCall    a = call_of(q, k, v, first, scale);
     bool         fast = is_fast(all, 4);
     void        *memory;
     a.o = view(o), a.last = (float *)last.data;
-    if (!a.T || !call_open(be, &a, g, seg, fast ? delta_fast_bytes(&a, false) : delta_plain_bytes(&a, false),
+    if (!a.T || !call_open(be, &a, g, beta, seg, fast ? delta_fast_bytes(&a, false) : delta_plain_bytes(&a, false),
                            &memory))
         return;
     if (fast) delta_fast_fwd(be, &a, memory);
@@ -99,13 +143,13 @@ extern "C" void cuda_delta_rule_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv
                                     Tensor v, Tensor g, Tensor beta, Tensor first, Segments seg, float scale)
 {
     const Tensor all[] = { q, k, v, dout, dq, dk, dv };
-    DeltaCall    a = call_of(q, k, v, beta, first, scale);
+    DeltaCall    a = call_of(q, k, v, first, scale);
     bool         fast = is_fast(all, 7);
     void        *memory;
     a.dq = view(dq), a.dk = view(dk), a.dv = view(dv), a.dout = view(dout);
     a.dg = (float *)dg.data, a.dbeta = (float *)dbeta.data;
     a.dlast = (const float *)dlast.data, a.dfirst = (float *)dfirst.data;
-    if (!a.T || !call_open(be, &a, g, seg, fast ? delta_fast_bytes(&a, true) : delta_plain_bytes(&a, true),
+    if (!a.T || !call_open(be, &a, g, beta, seg, fast ? delta_fast_bytes(&a, true) : delta_plain_bytes(&a, true),
                            &memory))
         return;
     if (fast) delta_fast_bwd(be, &a, states.data, memory);

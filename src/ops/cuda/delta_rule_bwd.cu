@@ -5,79 +5,107 @@ namespace {
 
 /* ---- the gradients of states and N, along the tiles from the last on ---- */
 
-struct BackShared { RowsMatrix k, q, w; StateHalf s; SquareMatrix dout, dn; TileRows r; };
+/* r of the tile and of the one before it. */
+struct BackShared { RowsMatrix k, q, w; StateHalf s; SquareMatrix dout, dn; TileRows r[2]; };
 
-__device__ inline void back_copy(BackShared &m, const DeltaFast &x, int tile, int u)
+/* The block's half of rows of dout, read ahead of their use. */
+struct BackRows { Pack<bf16> at[2]; };
+
+__device__ inline BackRows back_read(const DeltaCall &a, Inside in, int tile, int u, int half)
 {
-    rows_copy(m.k, x.c.k, x.c, tile, u / x.c.group);
-    rows_copy(m.q, x.c.q, x.c, tile, u / x.c.group);
-    block_copy(m.w.at, LD, tile_at(x.m.w, x.c, tile, u), tile_ld(x.c), TILE, HEAD);
-    copies_commit();
+    BackRows rows = {};
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        int e = threadIdx.x + k * THREADS, t = tile * TILE + e / (HALF / 8), c = e % (HALF / 8) * 8;
+        if (is_inside(in, t))
+            rows.at[k] = pack_load((const bf16 *)a.dout.p + t * a.dout.row + u * a.dout.head + half * HALF + c);
+    }
+    return rows;
 }
 
-/* scale in dout of the block's 64 columns. */
-__device__ inline void back_dout(BackShared &m, const DeltaCall &a, int tile, int u, int half)
+/* scale in dout. */
+__device__ inline void back_dout(SquareMatrix &to, const BackRows &rows, const TileRows &r, float scale)
 {
-    for (int e = threadIdx.x; e < TILE * HALF / 8; e += THREADS) {
-        int   r = e / (HALF / 8), c = e % (HALF / 8) * 8, t = tile * TILE + r;
-        float by = a.scale * m.r.in[r], v[8] = {};
-        if (by != 0.0f) {
-            const bf16 *row = (const bf16 *)a.dout.p + t * a.dout.row + u * a.dout.head + half * HALF + c;
-            Pack<bf16>  few = pack_load(row);
-            for (int i = 0; i < 8; i++) v[i] = by * to_f32(few.v[i]);
-        }
-        pack_store(m.dout.at + r * SQ + c, pack_of<bf16>(v));
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        int   e = threadIdx.x + k * THREADS, row = e / (HALF / 8), c = e % (HALF / 8) * 8;
+        float by = scale * r.in[row], v[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = by * to_f32(rows.at[k].v[i]);
+        pack_store(to.at + row * SQ + c, pack_of<bf16>(v));
     }
 }
 
 /* dN = P' dout + out k dS of a warp's 16 rows and 32 columns; m.dn gets -dN. */
-__device__ inline void back_rows(BackShared &m, bf16 *dn, int64_t ld, bool whole)
+__device__ inline void back_rows(BackShared &m, const TileRows &r, const HalfPieces &old, bf16 *to, int64_t ld)
 {
     int   warp = threadIdx.x / 32, row = warp % 4 * 16, col = warp / 4 * 32;
     float ks[4][4];
     pieces_clear(ks);
     warp_product<4, false, true>(ks, m.k.at + row * LD, LD, m.s.at + col, SQ, HEAD);
 #pragma unroll
-    for (int i = 0; i < 4; i += 2)
+    for (int k = 0; k < 2; k++)
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            int   r = row + piece_row(i), c = col + piece_col(n, i);
-            bf16 *at = dn + r * ld + c;
-            float x = to_f32(at[0]) + m.r.out[r] * ks[n][i], y = to_f32(at[1]) + m.r.out[r] * ks[n][i + 1];
-            if (whole) pair_store(at, x, y);
-            pair_store(m.dn.at + r * SQ + c, -x, -y);
+            int    i = row + piece_row(2 * k), c = col + piece_col(n, 0);
+            float2 was = pair_get(old.at[n][k]);
+            float  x = was.x + r.out[i] * ks[n][2 * k], y = was.y + r.out[i] * ks[n][2 * k + 1];
+            if (to) pair_store(to + i * ld + c, x, y);
+            pair_store(m.dn.at + i * SQ + c, -x, -y);
         }
 }
 
-__device__ inline void back_tile(BackShared &m, const DeltaFast &x, float (&s)[8][4], int tile, int u, int half,
-                                 bool whole)
+__device__ inline void back_copy(BackShared &m, const DeltaFast &x, Inside in, int tile, int u)
 {
-    int row = threadIdx.x / 32 * 16;
-    tile_rows(m.r, x.c, tile, u);
-    back_dout(m, x.c, tile, u, half);
-    state_round(m.s, whole ? state_at(x.m.dstates, x.c, tile, u) : NULL, s, half);
-    copies_wait<0>();
-    __syncthreads();
-    back_rows(m, tile_at(x.m.dn, x.c, tile, u) + half * HALF, tile_ld(x.c), whole);
-    __syncthreads();
-    state_decay(s, m.r.through);
-    warp_product<8, true, true>(s, m.q.at + row, LD, m.dout.at, SQ, TILE);
-    warp_product<8, true, true>(s, m.w.at + row, LD, m.dn.at, SQ, TILE);
-    __syncthreads();
+    rows_copy(m.q, x.c.q, in, tile, u / x.c.group);
+    block_copy(m.w.at, LD, tile_at(x.m.w, x.c, tile, u), tile_ld(x.c), TILE, HEAD);
+    copies_commit();
 }
 
+/* A tile's k and what is known of its rows. */
+__device__ inline void back_copy_keys(BackShared &m, const DeltaFast &x, Inside in, int tile, int u)
+{
+    rows_copy(m.k, x.c.k, in, tile, u / x.c.group);
+    known_copy(m.r[tile & 1], x.c, tile, u);
+    copies_commit();
+}
+
+/* As scan_kernel, the other way. k of the next tile is copied while q and w of this one are read. */
 static __global__ void __launch_bounds__(THREADS, 2) back_kernel(DeltaFast x)
 {
     extern __shared__ __align__(16) char memory[];
     BackShared &m = *(BackShared *)memory;
     int   part = blockIdx.x % PARTS, half = blockIdx.x / PARTS % 2, u = blockIdx.x / PARTS / 2;
     Chain c = chain_of(x.c, part);
-    float s[8][4];
     if (!c.any) return;
+    Inside  in = inside_of(x.c);
+    int64_t ld = tile_ld(x.c);
+    int     row = threadIdx.x / 32 * 16;
+    float   s[8][4];
+    back_copy_keys(m, x, in, c.to, u);
+    HalfPieces dn = half_read(tile_at(x.m.dn, x.c, c.to, u) + half * HALF, ld);
+    BackRows   dout = back_read(x.c, in, c.to, u, half);
     state_read(s, c.ends ? x.c.dlast : NULL, u, half);
     for (int i = c.to; i >= c.from; i--) {
-        back_copy(m, x, i, u);
-        back_tile(m, x, s, i, u, half, c.ends || i < c.to);
+        bool            whole = c.ends || i < c.to;
+        const TileRows &r = m.r[i & 1];
+        back_copy(m, x, in, i, u);
+        state_round(m.s, whole ? state_at(x.m.dstates, x.c, i, u) : NULL, s, half);
+        copies_wait<1>();
+        __syncthreads();
+        back_dout(m.dout, dout, r, x.c.scale);
+        back_rows(m, r, dn, whole ? tile_at(x.m.dn, x.c, i, u) + half * HALF : NULL, ld);
+        copies_wait<0>();
+        __syncthreads();
+        if (i > c.from) {
+            back_copy_keys(m, x, in, i - 1, u);
+            dn = half_read(tile_at(x.m.dn, x.c, i - 1, u) + half * HALF, ld);
+            dout = back_read(x.c, in, i - 1, u, half);
+        }
+        state_decay(s, r.through);
+        warp_product<8, true, true>(s, m.q.at + row, LD, m.dout.at, SQ, TILE);
+        warp_product<8, true, true>(s, m.w.at + row, LD, m.dn.at, SQ, TILE);
+        __syncthreads();
     }
     if (c.starts && x.c.dfirst) state_write(x.c.dfirst, s, u, half);
 }
@@ -107,10 +135,11 @@ __device__ inline GradPlace place()
     return GradPlace{ warp % 4 * 16, warp / 4 * 64, warp / 4 * 32 };
 }
 
-__device__ inline void grads_copy(GradsShared &m, const DeltaFast &x, int tile, int u)
+__device__ inline void grads_copy(GradsShared &m, const DeltaFast &x, Inside in, int tile, int u)
 {
     const DeltaCall &a = x.c;
-    rows_copy(m.dout, a.dout, a, tile, u);
+    known_copy(m.r, a, tile, u);
+    rows_copy(m.dout, a.dout, in, tile, u);
     block_copy(m.n.at, LD, tile_at(x.m.n, a, tile, u), tile_ld(a), TILE, HEAD);
     block_copy(m.dn.at, LD, tile_at(x.m.dn, a, tile, u), tile_ld(a), TILE, HEAD);
     block_copy(m.s.at, LD, state_at(x.m.states, a, tile, u), HEAD, HEAD, HEAD);
@@ -212,13 +241,14 @@ __device__ inline void grads_within(GradsShared &m, float (&dq)[8][4], float (&d
 }
 
 /* Dot products with rows of v, from the stream; rows outside add nothing, since c is 0 there. */
-__device__ inline void dot_values(float (&sum)[2], const float (&c)[8][4], const DeltaCall &a, int tile, int u)
+__device__ inline void dot_values(float (&sum)[2], const float (&c)[8][4], const DeltaCall &a, const TileRows &r, int tile,
+                                  int u)
 {
     GradPlace p = place();
 #pragma unroll
     for (int e = 0; e < 4; e += 2) {
         int t = tile * TILE + p.row + piece_row(e);
-        if (!row_inside(a, t)) continue;
+        if (r.begin[p.row + piece_row(e)] < 0) continue;
         const bf16 *v = (const bf16 *)a.v.p + t * a.v.row + u * a.v.head + p.wide;
 #pragma unroll
         for (int n = 0; n < 8; n++) {
@@ -246,7 +276,7 @@ __device__ inline void grads_inverse(GradsShared &m, GradSums &g, const DeltaFas
     copies_commit();
     inverse_turned(c, m, m.dn);
     pieces_store(m.dout.at + p.row * LD + p.wide, LD, c, 16);
-    dot_values(g.beta, c, x.c, tile, u);
+    dot_values(g.beta, c, x.c, m.r, tile, u);
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -329,11 +359,10 @@ __device__ inline void gates_store(GradsShared &m, const GradSums &g, const Delt
 struct TileProducts { float kk[4][4], qk[4][4]; };
 
 __device__ inline void grads_head(GradsShared &m, const DeltaFast &x, const TileProducts &t, float (&dq)[8][4],
-                                  float (&dk)[8][4], int tile, int u)
+                                  float (&dk)[8][4], Inside in, int tile, int u)
 {
     GradSums g = {};
-    grads_copy(m, x, tile, u);
-    tile_rows(m.r, x.c, tile, u);
+    grads_copy(m, x, in, tile, u);
     copies_wait<0>();
     __syncthreads();
     grads_scores(m, g, t.qk, x.c.scale);
@@ -357,15 +386,16 @@ static __global__ void __launch_bounds__(THREADS, 1) grads_kernel(DeltaFast x)
     int          head = blockIdx.x % x.c.Hk, tile = blockIdx.x / x.c.Hk;
     TileProducts t;
     float        dq[8][4], dk[8][4];
-    rows_copy(m.k, x.c.k, x.c, tile, head);
-    rows_copy(m.q, x.c.q, x.c, tile, head);
+    Inside in = inside_of(x.c);
+    rows_copy(m.k, x.c.k, in, tile, head);
+    rows_copy(m.q, x.c.q, in, tile, head);
     copies_commit();
     copies_wait<0>();
     __syncthreads();
     pieces_clear(t.kk), pieces_clear(t.qk), pieces_clear(dq), pieces_clear(dk);
     warp_product<4, false, false>(t.kk, m.k.at + p.row * LD, LD, m.k.at + p.narrow * LD, LD, HEAD);
     warp_product<4, false, false>(t.qk, m.q.at + p.row * LD, LD, m.k.at + p.narrow * LD, LD, HEAD);
-    for (int v = 0; v < x.c.group; v++) grads_head(m, x, t, dq, dk, tile, head * x.c.group + v);
+    for (int v = 0; v < x.c.group; v++) grads_head(m, x, t, dq, dk, in, tile, head * x.c.group + v);
     stream_store(x.c.dq, x.c, dq, tile, head);
     stream_store(x.c.dk, x.c, dk, tile, head);
 }

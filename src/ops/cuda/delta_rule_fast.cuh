@@ -20,7 +20,7 @@ struct DeltaFast { DeltaCall c; DeltaMemory m; };
 
 namespace {
 
-enum { HEAD = 128, HALF = 64, LD = HEAD + 8, SQ = TILE + 8, THREADS = 256, PARTS = 8 };
+enum { HEAD = 128, HALF = 64, LD = HEAD + 8, SQ = TILE + 8, THREADS = 256 };
 
 /* Matrices of a tile: rows of a head; square; a state; half of its columns. */
 struct alignas(16) RowsMatrix   { bf16 at[TILE * LD]; };
@@ -44,13 +44,22 @@ __device__ inline bf16 *state_at(bf16 *p, const DeltaCall &a, int tile, int u)
 }
 
 /* A tile's rows of a head of the stream; rows outside all segments are zeros. To be committed. */
-__device__ inline void rows_copy(RowsMatrix &to, const DeltaView &x, const DeltaCall &a, int tile, int head)
+__device__ inline void rows_copy(RowsMatrix &to, const DeltaView &x, Inside s, int tile, int head)
 {
-    for (int i = threadIdx.x; i < TILE * HEAD / 8; i += THREADS) {
-        int  r = i / (HEAD / 8), c = i % (HEAD / 8) * 8, t = tile * TILE + r;
-        bool in = row_inside(a, t);
+#pragma unroll
+    for (int k = 0; k < TILE * HEAD / 8 / THREADS; k++) {
+        int  i = threadIdx.x + k * THREADS, r = i / (HEAD / 8), c = i % (HEAD / 8) * 8, t = tile * TILE + r;
+        bool in = is_inside(s, t);
         copy_16(to.at + r * LD + c, (const bf16 *)x.p + (in ? t * x.row : 0) + head * x.head + c, in);
     }
+}
+
+/* What is known of a tile's rows. To be committed. */
+__device__ inline void known_copy(TileRows &to, const DeltaCall &a, int tile, int u)
+{
+    const char *from = (const char *)(a.rows + (int64_t)tile * a.Hv + u);
+    for (int i = threadIdx.x; i < (int)sizeof to / 16; i += THREADS)
+        copy_16((char *)&to + i * 16, from + i * 16, true);
 }
 
 /* `rows` rows of `cols` columns with stride ld. To be committed. */
@@ -96,6 +105,28 @@ __device__ inline void state_decay(float (&s)[8][4], float by)
         for (int i = 0; i < 4; i++) s[n][i] *= by;
 }
 
+/* Two neighbours in bf16. */
+__device__ inline float2 pair_get(uint32_t x)
+{
+    __nv_bfloat162 two = *(__nv_bfloat162 *)&x;
+    return make_float2(to_f32(two.x), to_f32(two.y));
+}
+
+/* The pairs of a warp's 16 rows and 32 columns of the block's half, read ahead of their use. */
+struct HalfPieces { uint32_t at[4][2]; };
+
+__device__ inline HalfPieces half_read(const bf16 *from, int64_t ld)
+{
+    int        warp = threadIdx.x / 32, row = warp % 4 * 16, col = warp / 4 * 32;
+    HalfPieces p;
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+            p.at[n][k] = *(const uint32_t *)(from + (row + piece_row(2 * k)) * ld + col + piece_col(n, 0));
+    return p;
+}
+
 /* Chains of tiles that run at the same time. No state passes a tile with a border; chain `part` begins with the
  * first such tile of its share of the tiles, or there is no chain, and ends with the tile that the next one
  * begins with. Both run that tile: forward the earlier chain wholly and the later one for the state that
@@ -103,24 +134,12 @@ __device__ inline void state_decay(float (&s)[8][4], float by)
  * it alone. What the other writes of the tile meanwhile is equal to what it replaces, or meets a factor 0. */
 struct Chain { int from, to; bool any, starts, ends; };
 
-__device__ inline int chain_break(const DeltaCall &a, int part)
-{
-    int from = (int)((int64_t)a.tiles * part / PARTS), to = (int)((int64_t)a.tiles * (part + 1) / PARTS);
-    for (int i = from; i < to && part; i++) {
-        int f = a.final[i];
-        if (f >= 0 && !(tile_enters(a, i * TILE) && a.begin[i * TILE + f] == a.begin[i * TILE])) return i;
-    }
-    return part ? -1 : 0;
-}
-
 __device__ inline Chain chain_of(const DeltaCall &a, int part)
 {
-    Chain c = { chain_break(a, part), a.tiles - 1, false, !part, true };
+    Chain c = { a.breaks[part], a.tiles - 1, false, !part, true };
     c.any = c.from >= 0;
-    for (int p = part + 1; c.any && c.ends && p < PARTS; p++) {
-        int next = chain_break(a, p);
-        if (next >= 0) c.to = next, c.ends = false;
-    }
+    for (int p = part + 1; c.ends && p < PARTS; p++)
+        if (a.breaks[p] >= 0) c.to = a.breaks[p], c.ends = false;
     return c;
 }
 

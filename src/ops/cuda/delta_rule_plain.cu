@@ -71,12 +71,20 @@ __device__ inline void number_put(const DeltaCall &a, char *p, int64_t at, float
     else        ((float *)p)[at] = x;
 }
 
+__device__ inline void tile_rows(TileRows &r, const DeltaCall &a, int tile, int u)
+{
+    const int *from = (const int *)(a.rows + (int64_t)tile * a.Hv + u);
+    for (int i = threadIdx.x; i < (int)(sizeof r / 4); i += THREADS) ((int *)&r)[i] = from[i];
+    __syncthreads();
+}
+
 __device__ inline void rows_read(float *to, const DeltaCall &a, const DeltaView &x, int tile, int head, int C,
                                  float scale)
 {
+    Inside in = inside_of(a);
     for (int e = threadIdx.x; e < TILE * C; e += THREADS) {
         int t = tile * TILE + e / C;
-        to[e] = row_inside(a, t) ? scale * number(a, x, t * x.row + head * x.head + e % C) : 0.0f;
+        to[e] = is_inside(in, t) ? scale * number(a, x, t * x.row + head * x.head + e % C) : 0.0f;
     }
 }
 

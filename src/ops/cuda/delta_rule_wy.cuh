@@ -139,13 +139,16 @@ __device__ inline void stream_store(const DeltaView &to, const DeltaCall &a, con
 /* One value head u of the tile; k and the products of the key head are there. */
 template <bool BACKWARD>
 __device__ inline void wy_head(WyShared &m, const DeltaFast &x, const float (&kk)[4][4],
-                               const float (&qk)[4][4], int tile, int u)
+                               const float (&qk)[4][4], Inside in, int tile, int u)
 {
     int64_t ld = tile_ld(x.c);
-    rows_copy(m.v, x.c.v, x.c, tile, u);
-    if constexpr (BACKWARD) rows_copy(m.dout, x.c.dout, x.c, tile, u);
+    known_copy(m.r, x.c, tile, u);
     copies_commit();
-    tile_rows(m.r, x.c, tile, u);
+    rows_copy(m.v, x.c.v, in, tile, u);
+    if constexpr (BACKWARD) rows_copy(m.dout, x.c.dout, in, tile, u);
+    copies_commit();
+    copies_wait<1>();
+    __syncthreads();
     store_m(m.m, kk, m.r);
     invert(m.t, m.m, m.block);
     store_factors(m.a, m.b, m.t, m.r);
@@ -171,8 +174,9 @@ template <bool BACKWARD> static __global__ void __launch_bounds__(THREADS) wy_ke
     int   head = blockIdx.x % x.c.Hk, tile = blockIdx.x / x.c.Hk;
     int   row = threadIdx.x / 32 % 4 * 16, col = threadIdx.x / 128 * 32;
     float kk[4][4], qk[4][4];
-    rows_copy(m.k, x.c.k, x.c, tile, head);
-    if constexpr (BACKWARD) rows_copy(m.q, x.c.q, x.c, tile, head);
+    Inside in = inside_of(x.c);
+    rows_copy(m.k, x.c.k, in, tile, head);
+    if constexpr (BACKWARD) rows_copy(m.q, x.c.q, in, tile, head);
     copies_commit();
     copies_wait<0>();
     __syncthreads();
@@ -180,7 +184,7 @@ template <bool BACKWARD> static __global__ void __launch_bounds__(THREADS) wy_ke
     warp_product<4, false, false>(kk, m.k.at + row * LD, LD, m.k.at + col * LD, LD, HEAD);
     if constexpr (BACKWARD)
         warp_product<4, false, false>(qk, m.q.at + row * LD, LD, m.k.at + col * LD, LD, HEAD);
-    for (int v = 0; v < x.c.group; v++) wy_head<BACKWARD>(m, x, kk, qk, tile, head * x.c.group + v);
+    for (int v = 0; v < x.c.group; v++) wy_head<BACKWARD>(m, x, kk, qk, in, tile, head * x.c.group + v);
 }
 
 }
