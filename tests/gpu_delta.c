@@ -96,14 +96,15 @@ static void rule_case(int i)
     int64_t T = any_size(1, 260), Hk = any_size(1, 2), Hv = Hk * any_size(1, 3), K = keys[i % 5];
     int64_t V = values[i % 5], N = (T + 63) / 64;
     bool    more = maybe();
+    Layout  l = K == 128 ? DENSE : any_layout();             /* dense bf16 heads of 128: tensor cores */
     fresh();
     Segments s = documents(T, more);
     if (i == 1 || i == 6)
         s.n = 1, ((int32_t *)s.starts.data)[0] = 0, ((int32_t *)s.starts.data)[1] = (int32_t)T,
         s.starts = t_rows(s.starts, 0, 2);
     Tensor q = spread(in3(d, T, Hk, K, DENSE), 1 / sqrtf((float)K), false),
-           k = in3(d, T, Hk, K, any_layout());
-    Tensor v = in3(d, T, Hv, V, any_layout()), o = out3(d, T, Hv, V, DENSE);
+           k = in3(d, T, Hk, K, l);
+    Tensor v = in3(d, T, Hv, V, l), o = out3(d, T, Hv, V, DENSE);
     spread(k, 1 / sqrtf((float)K), false);
     Tensor g = spread(in2(F32, T, Hv, DENSE), 0.05f, true), beta = in2(F32, T, Hv, DENSE);
     for (int64_t j = 0; j < T * Hv; j++) put(beta, j, 1 / (1 + expf(-get(beta, j))));

@@ -53,6 +53,20 @@ static double tile_flops(Tensor q, Tensor v)
 
 static double more(double executed, double counted) { return executed > counted ? executed - counted : 0; }
 
+/* On a GPU: what is known of rows (1,296 bytes for a tile and a value head), and what passes between kernels. bf16
+ * heads of 128 have U, W and states in bf16, backward N, its gradient, inverses and gradients of states too;
+ * others a few matrices of a tile in f32 for each key head (ops/cuda/delta_rule.cu). */
+static int64_t workspace_of(Tensor q, Tensor v, bool backward)
+{
+    int64_t N = (q.n[0] + DELTA_TILE - 1) / DELTA_TILE, Hk = q.n[1], Hv = v.n[1], dk = q.n[2], dv = v.n[2];
+    int64_t known = N * Hv * 1296 + 4 * N + 1024, rows = N * DELTA_TILE * Hv, states = Hv / Hk * dk * dv;
+    int64_t few = 256 * (dk + dv) + 4 * DELTA_TILE * DELTA_TILE + states;
+    if (q.dtype == BF16 && dk == 128 && dv == 128)
+        return known + rows * (backward ? 4 * 256 + 128 : 2 * 256) + N * Hv * 2 * dk * dv;
+    if (backward) few += 256 * dk + 128 * dv + DELTA_TILE * DELTA_TILE + states + 2 * DELTA_TILE;
+    return known + 4 * Hk * few;
+}
+
 Cost delta_rule_fwd_cost(Backend *be, Tensor o, Tensor last, Tensor q, Tensor k, Tensor v, Tensor g,
                          Tensor beta, Tensor first, Segments seg, float scale)
 {
@@ -62,7 +76,7 @@ Cost delta_rule_fwd_cost(Backend *be, Tensor o, Tensor last, Tensor q, Tensor k,
             t_fmt(q), t_fmt(k), t_fmt(v), t_fmt(g), t_fmt(beta), t_fmt(first));
     return (Cost){ .flops = rule_flops(q, v), .extra = more(tile_flops(q, v), rule_flops(q, v)),
                    .rd = t_bytes(q) + t_bytes(k) + t_bytes(v) + t_bytes(g) + t_bytes(beta) + opt_bytes(first),
-                   .wr = t_bytes(o) + opt_bytes(last) };
+                   .wr = t_bytes(o) + opt_bytes(last), .workspace = workspace_of(q, v, false) };
 }
 
 Cost delta_rule_bwd_cost(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor dg, Tensor dbeta, Tensor dfirst,
@@ -83,7 +97,8 @@ Cost delta_rule_bwd_cost(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor dg
                    .extra = more(3.0 * tile_flops(q, v), 2.0 * rule_flops(q, v)),
                    .rd    = t_bytes(q) + t_bytes(k) + t_bytes(v) + 2 * t_bytes(g) + t_bytes(dout) +
                          t_bytes(states),
-                   .wr = t_bytes(dq) + t_bytes(dk) + t_bytes(dv) + 2 * t_bytes(dg) + t_bytes(states) };
+                   .wr = t_bytes(dq) + t_bytes(dk) + t_bytes(dv) + 2 * t_bytes(dg) + t_bytes(states),
+                   .workspace = workspace_of(q, v, true) };
 }
 
 /* ---- one value head ---- */

@@ -2,27 +2,17 @@
  * of rows and tiles before it runs. bf16 heads of 128 run on tensor cores (delta_rule_fwd.cu,
  * delta_rule_bwd.cu), all others in plain f32 (delta_rule_plain.cu). */
 #include "ops/cuda/delta_rule.cuh"
+#include "ops/cuda/segment.cuh"
 
 namespace {
-
-/* The first row of the segment of row t; -1: none. */
-__device__ inline int segment_begin(const int *starts, int n, int t)
-{
-    int lo = 0, hi = n;                                    /* the last segment that begins at or before t */
-    while (hi - lo > 1) {
-        int mid = (lo + hi) / 2;
-        if (starts[mid] <= t) lo = mid;
-        else                  hi = mid;
-    }
-    return n && t >= starts[lo] && t < starts[lo + 1] ? starts[lo] : -1;
-}
 
 struct RowsCall {
     TileRows    *rows;
     int         *passes;                                   /* of each tile: whether a state passes it */
     const float *g, *beta;
-    const int   *starts;
-    int          n, T, Hv;
+    int64_t      g_row, beta_row;
+    Borders      at;
+    int          T, Hv;
 };
 
 enum { HEADS = 32 };
@@ -36,7 +26,7 @@ __device__ inline void sum_gates(float (&sum)[TILE][HEADS + 1], const int *own, 
 #pragma unroll 8
     for (int r = 0; i < HEADS && r < TILE; r++) {
         bool  in = r < rows && own[r] >= 0 && u + i < a.Hv;
-        float g = in ? a.g[(int64_t)(from + r) * a.Hv + u + i] : 0.0f;
+        float g = in ? a.g[(from + r) * a.g_row + u + i] : 0.0f;
         all = r && own[r] == own[r - 1] ? all + g : g;
         sum[r][i] = all;
     }
@@ -49,7 +39,8 @@ static __global__ void __launch_bounds__(TILE) rows_kernel(RowsCall a)
     __shared__ int   own[TILE];
     __shared__ float sum[TILE][HEADS + 1];
     int tile = blockIdx.x, from = tile * TILE, i = threadIdx.x, rows = min(TILE, a.T - from), final = rows - 1;
-    own[i] = i < rows ? segment_begin(a.starts, a.n, from + i) : -1;
+    int segment = i < rows ? segment_of(a.at, from + i) : -1;
+    own[i] = segment < 0 ? -1 : a.at.starts[segment];
     __syncthreads();
     while (final >= 0 && own[final] < 0) final--;
     int first = own[0] >= 0 && (own[0] < from || !from) ? own[0] : -2, end = final < 0 ? -2 : own[final];
@@ -60,7 +51,7 @@ static __global__ void __launch_bounds__(TILE) rows_kernel(RowsCall a)
             TileRows &r = a.rows[(int64_t)tile * a.Hv + u + h];
             float     s = sum[i][h], all = final < 0 ? 0.0f : sum[final][h];
             r.begin[i] = own[i], r.sum[i] = s;
-            r.beta[i] = own[i] < 0 ? 0.0f : a.beta[(int64_t)(from + i) * a.Hv + u + h];
+            r.beta[i] = own[i] < 0 ? 0.0f : a.beta[(from + i) * a.beta_row + u + h];
             r.in[i]   = own[i] >= 0 && own[i] == first ? expf(s) : 0.0f;
             r.out[i]  = own[i] >= 0 && own[i] == end ? expf(all - s) : 0.0f;
             if (!i) r.final = final, r.through = final < 0 ? 1.0f : end == first ? expf(all) : 0.0f;
@@ -71,7 +62,7 @@ static __global__ void __launch_bounds__(TILE) rows_kernel(RowsCall a)
 
 /* A warp per part of the tiles: the first that no state passes, or -1; part 0 begins with tile 0. */
 static __global__ void __launch_bounds__(32 * PARTS) breaks_kernel(int *breaks, int *inside, const int *passes,
-                                                                   int tiles, const int *starts, int n)
+                                                                   int tiles, Borders at)
 {
     int part = threadIdx.x / 32, lane = threadIdx.x % 32, found = part ? -1 : 0;
     int from = (int)((int64_t)tiles * part / PARTS), to = (int)((int64_t)tiles * (part + 1) / PARTS);
@@ -80,7 +71,7 @@ static __global__ void __launch_bounds__(32 * PARTS) breaks_kernel(int *breaks, 
         if (any) found = i + __ffs((int)any) - 1;
     }
     if (!lane) breaks[part] = found;
-    if (!threadIdx.x) inside[0] = n ? starts[0] : 0, inside[1] = n ? starts[n] : 0;
+    if (!threadIdx.x) inside[0] = at.n ? at.starts[0] : 0, inside[1] = at.n ? at.starts[at.n] : 0;
 }
 
 static DeltaView view(Tensor t) { return DeltaView{ (char *)t.data, t.s[0], t.s[1] }; }
@@ -114,10 +105,10 @@ static bool call_open(Backend *be, DeltaCall *a, Tensor g, Tensor beta, Segments
     if (!p && !be->preparing) return false;
     int      *passes = (int *)(p + rows), *breaks = passes + a->tiles, *inside = breaks + PARTS;
     RowsCall  r = { (TileRows *)p, passes, (const float *)g.data, (const float *)beta.data,
-                    (const int *)seg.starts.data, (int)seg.n, a->T, a->Hv };
+                    g.s[0], beta.s[0], borders_of(seg), a->T, a->Hv };
     a->rows = r.rows, a->breaks = breaks, a->inside = inside, *memory = p + rows + tiles;
     LAUNCH(be, "delta_rule", rows_kernel, a->tiles, TILE, 0, r);
-    LAUNCH(be, "delta_rule", breaks_kernel, 1, 32 * PARTS, 0, breaks, inside, passes, a->tiles, r.starts, r.n);
+    LAUNCH(be, "delta_rule", breaks_kernel, 1, 32 * PARTS, 0, breaks, inside, passes, a->tiles, r.at);
     return true;
 }
 
@@ -147,7 +138,7 @@ extern "C" void cuda_delta_rule_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv
     bool         fast = is_fast(all, 7);
     void        *memory;
     a.dq = view(dq), a.dk = view(dk), a.dv = view(dv), a.dout = view(dout);
-    a.dg = (float *)dg.data, a.dbeta = (float *)dbeta.data;
+    a.dg = (float *)dg.data, a.dg_row = dg.s[0], a.dbeta = (float *)dbeta.data, a.dbeta_row = dbeta.s[0];
     a.dlast = (const float *)dlast.data, a.dfirst = (float *)dfirst.data;
     if (!a.T || !call_open(be, &a, g, beta, seg, fast ? delta_fast_bytes(&a, true) : delta_plain_bytes(&a, true),
                            &memory))

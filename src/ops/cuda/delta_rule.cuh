@@ -27,6 +27,7 @@ struct DeltaCall {
     DeltaView       q, k, v, o, dq, dk, dv, dout;
     const float    *first, *dlast;                /* (Hv, dk dv) or NULL */
     float          *dg, *dbeta, *last, *dfirst;
+    int64_t         dg_row, dbeta_row;            /* strides of dg and dbeta (T, Hv) */
     const TileRows *rows;                         /* (tiles, Hv) */
     const int      *breaks;                       /* of each part of the tiles, the first that no state passes */
     const int      *inside;                       /* the first row inside segments, and the first behind them */

@@ -352,8 +352,8 @@ __device__ inline void gates_store(GradsShared &m, const GradSums &g, const Delt
     if (i >= TILE || t >= a.T) return;
     float s = 0.0f;
     for (int j = i; j < TILE && m.r.begin[i] >= 0; j++) s += m.r.begin[j] == m.r.begin[i] ? m.all[j] : 0.0f;
-    a.dg[(int64_t)t * a.Hv + u] = s;
-    a.dbeta[(int64_t)t * a.Hv + u] = m.r.begin[i] < 0 ? 0.0f : m.beta[0][i] + m.beta[1][i];
+    a.dg[t * a.dg_row + u] = s;
+    a.dbeta[t * a.dbeta_row + u] = m.r.begin[i] < 0 ? 0.0f : m.beta[0][i] + m.beta[1][i];
 }
 
 struct TileProducts { float kk[4][4], qk[4][4]; };

@@ -333,8 +333,7 @@ __device__ inline void gates_write(const Plain &m, const DeltaCall &a, const Til
     float sum = 0.0f;
     for (int j = i; j < TILE && r.begin[i] >= 0; j++) sum += r.begin[j] == r.begin[i] ? m.sum[j] : 0.0f;
     if (i < TILE && t < a.T)
-        a.dg[(int64_t)t * a.Hv + u] = sum,
-        a.dbeta[(int64_t)t * a.Hv + u] = r.begin[i] < 0 ? 0.0f : m.beta[i];
+        a.dg[t * a.dg_row + u] = sum, a.dbeta[t * a.dbeta_row + u] = r.begin[i] < 0 ? 0.0f : m.beta[i];
     __syncthreads();
 }
 
