@@ -20,6 +20,7 @@ static void even_segments(Case *c, int64_t rows, int64_t n, bool causal)
     for (int64_t i = 0; i <= n; i++) at[i] = (int32_t)(i * (rows / n));
     segments(c, n, at, causal);
 }
+void bench_documents(Case *c, int64_t rows, int64_t n) { even_segments(c, rows, n, true); }
 /* Documents of unequal lengths, up to a quarter of the rows. */
 static void uneven_segments(Case *c, int64_t rows)
 {

@@ -7,6 +7,7 @@
 #include "bench/cases.h"
 
 Tensor  bench_heads(Case *c, int64_t rows, int64_t n);       /* random; of c->width */
+void    bench_documents(Case *c, int64_t rows, int64_t n);   /* causal, of one length */
 
 void    make_attention(Case *c), make_ragged(Case *c), make_long(Case *c), make_vision(Case *c);
 void    make_attention_bwd(Case *c), make_ragged_bwd(Case *c), make_long_bwd(Case *c);

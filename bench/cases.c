@@ -1,5 +1,6 @@
 /* bench/cases.c -- see bench_cases.h. */
 #include "bench/attention.h"
+#include "bench/delta_rule.h"
 #include "bench/fp8.h"
 #include "bench/hold_sms.h"
 
@@ -302,6 +303,8 @@ static const Bench benches[] = {
     { "attention window bwd",       make_window_bwd,    run_attention_bwd, 0, 0, 0 },
     { "attention 256 wide fwd",     make_attention_wide, run_attention, 0, 0, 0 },
     { "attention 256 wide bwd",     make_wide_bwd,      run_attention_bwd, 0, 0, 0 },
+    { "delta rule fwd",             make_delta_rule,    run_delta_rule, 0, 0, 0 },
+    { "delta rule bwd",             make_delta_rule,    run_delta_rule_bwd, 0, 0, 0 },
     { "attention vision fwd",       make_vision,        run_attention, 0, 0, 0 },
     { "attention vision bwd",       make_vision_bwd,    run_attention_bwd, 0, 0, 0 },
     { "rmsnorm fwd",                make_norm,          run_rms, 0, 0, 0 },

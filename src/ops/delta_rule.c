@@ -53,9 +53,9 @@ static double tile_flops(Tensor q, Tensor v)
 
 static double more(double executed, double counted) { return executed > counted ? executed - counted : 0; }
 
-/* On a GPU: what is known of rows (1,296 bytes for a tile and a value head), and what passes between kernels. bf16
- * heads of 128 have U, W and states in bf16, backward N, its gradient, inverses and gradients of states too;
- * others a few matrices of a tile in f32 for each key head (ops/cuda/delta_rule.cu). */
+/* On a GPU: what is known of rows (1,296 bytes for a tile and a value head), and what passes between kernels.
+ * bf16 heads of 128 have U, W and states in bf16, backward N, its gradient, inverses and gradients of states
+ * too; others a few matrices of a tile in f32 for each key head (ops/cuda/delta_rule.cu). */
 static int64_t workspace_of(Tensor q, Tensor v, bool backward)
 {
     int64_t N = (q.n[0] + DELTA_TILE - 1) / DELTA_TILE, Hk = q.n[1], Hv = v.n[1], dk = q.n[2], dv = v.n[2];

@@ -2,13 +2,14 @@
  * it supports, their memory layout, the tensors of an execution. attention_cudnn_plan.cu builds the plans.
  *
  * Supported: bf16 throughout, head dims that are multiples of 8 up to 256, values narrower than keys (latent
- * attention: 192 and 128), windows, rows aligned to 16 bytes, keys in the stream itself, fewer than 2^31 elements a tensor. The segments are cuDNN's batch: up to B sequences of
- * up to S rows per execution, each with its length and the offset of its first element. Both are device data,
- * so that one plan serves every batch; missing sequences have length 0. S is rounded up to 2^i or 3 2^i, B to
- * a power of two; more segments than B take several executions. Building a plan takes 0.05 s, a deterministic
- * one 0.7 s: while preparing for the largest batch, in a step for a plan first needed there. Where all
- * segments have the same length and fill the stream (which the host knows from the number of pairs), the
- * batch is a dense tensor without masks: the fastest kind, called even.
+ * attention: 192 and 128), windows, rows aligned to 16 bytes, keys in the stream itself, fewer than 2^31
+ * elements a tensor. The segments are cuDNN's batch: up to B sequences of up to S rows per execution, each
+ * with its length and the offset of its first element. Both are device data, so that one plan serves every
+ * batch; missing sequences have length 0. S is rounded up to 2^i or 3 2^i, B to a power of two; more segments
+ * than B take several executions. Building a plan takes 0.05 s, a deterministic one 0.7 s: while preparing
+ * for the largest batch, in a step for a plan first needed there. Where all segments have the same length and
+ * fill the stream (which the host knows from the number of pairs), the batch is a dense tensor without masks:
+ * the fastest kind, called even.
  *
  * With shared key heads cuDNN sums full heads of dk and dv. The ragged kinds lay out all sums like the
  * gradients (full heads: like dk and dv with H heads), so the gradients must be dense: others pass through a
@@ -101,12 +102,14 @@ static Tensor caller_tensor(const Attn *x, int which)
     return all[which];
 }
 
-/* Backward of heads over 128 wide is wrong in 9.14 and right in 9.19. */
+/* Backward of heads over 128 wide is wrong in 9.14 and right in 9.19. Windows are right in 9.14; 9.19 gives
+ * NaN for them in long documents. */
 static bool takes(Backend *be, const Attn *x)
 {
     Dnn *d = (Dnn *)cuda_of(be)->dnn;
     if (!d || t_has(x->seg.kv_starts) || x->seg.longest < 1) return false;
     if (x->q.n[2] > (d->lib.version < 91900 ? 128 : 256)) return false;
+    if (x->seg.window && d->lib.version >= 91500) return false;
     for (int i = 0; i < N_STAT; i++) {
         Tensor t = caller_tensor(x, i);
         if (t_has(t) && (t.dtype != BF16 || !packs(t) || t.n[0] * t.s[0] > INT32_MAX)) return false;

@@ -18,8 +18,8 @@ struct RowsCall {
 enum { HEADS = 32 };
 
 /* Sums of g of HEADS heads from `u` on, a thread each. */
-__device__ inline void sum_gates(float (&sum)[TILE][HEADS + 1], const int *own, const RowsCall &a, int from, int u,
-                                 int rows)
+__device__ inline void sum_gates(float (&sum)[TILE][HEADS + 1], const int *own, const RowsCall &a, int from,
+                                 int u, int rows)
 {
     float all = 0.0f;
     int   i = threadIdx.x;
@@ -38,13 +38,13 @@ static __global__ void __launch_bounds__(TILE) rows_kernel(RowsCall a)
 {
     __shared__ int   own[TILE];
     __shared__ float sum[TILE][HEADS + 1];
-    int tile = blockIdx.x, from = tile * TILE, i = threadIdx.x, rows = min(TILE, a.T - from), final = rows - 1;
+    int tile = blockIdx.x, from = tile * TILE, i = threadIdx.x, rows = min(TILE, a.T - from);
     int segment = i < rows ? segment_of(a.at, from + i) : -1;
     own[i] = segment < 0 ? -1 : a.at.starts[segment];
     __syncthreads();
-    while (final >= 0 && own[final] < 0) final--;
-    int first = own[0] >= 0 && (own[0] < from || !from) ? own[0] : -2, end = final < 0 ? -2 : own[final];
-    if (!i) a.passes[tile] = final < 0 || end == first;
+    int final = own[rows - 1] < 0 ? -1 : rows - 1, end = final < 0 ? -3 : own[final];
+    int first = own[0] >= 0 && (own[0] < from || !from) ? own[0] : -2;
+    if (!i) a.passes[tile] = end == first;
     for (int u = 0; u < a.Hv; u += HEADS) {
         sum_gates(sum, own, a, from, u, rows);
         for (int h = 0; h < HEADS && u + h < a.Hv; h++) {
@@ -54,15 +54,15 @@ static __global__ void __launch_bounds__(TILE) rows_kernel(RowsCall a)
             r.beta[i] = own[i] < 0 ? 0.0f : a.beta[(from + i) * a.beta_row + u + h];
             r.in[i]   = own[i] >= 0 && own[i] == first ? expf(s) : 0.0f;
             r.out[i]  = own[i] >= 0 && own[i] == end ? expf(all - s) : 0.0f;
-            if (!i) r.final = final, r.through = final < 0 ? 1.0f : end == first ? expf(all) : 0.0f;
+            if (!i) r.final = final, r.through = end == first ? expf(all) : 0.0f;
         }
         __syncthreads();
     }
 }
 
 /* A warp per part of the tiles: the first that no state passes, or -1; part 0 begins with tile 0. */
-static __global__ void __launch_bounds__(32 * PARTS) breaks_kernel(int *breaks, int *inside, const int *passes,
-                                                                   int tiles, Borders at)
+static __global__ void __launch_bounds__(32 * PARTS)
+    breaks_kernel(int *breaks, int *inside, const int *passes, int tiles, Borders at)
 {
     int part = threadIdx.x / 32, lane = threadIdx.x % 32, found = part ? -1 : 0;
     int from = (int)((int64_t)tiles * part / PARTS), to = (int)((int64_t)tiles * (part + 1) / PARTS);
@@ -97,7 +97,8 @@ static bool is_fast(const Tensor *t, int n)
 static size_t round_up(size_t n) { return (n + 255) / 256 * 256; }
 
 /* Memory of the call: what is known of rows, then that of its kernels. False: there is none. */
-static bool call_open(Backend *be, DeltaCall *a, Tensor g, Tensor beta, Segments seg, size_t more, void **memory)
+static bool call_open(Backend *be, DeltaCall *a, Tensor g, Tensor beta, Segments seg, size_t more,
+                      void **memory)
 {
     size_t rows = round_up((size_t)a->tiles * a->Hv * sizeof(TileRows));
     size_t tiles = round_up((size_t)(a->tiles + PARTS + 2) * sizeof(int));
@@ -114,24 +115,25 @@ static bool call_open(Backend *be, DeltaCall *a, Tensor g, Tensor beta, Segments
 
 }
 
-extern "C" void cuda_delta_rule_fwd(Backend *be, Tensor o, Tensor last, Tensor q, Tensor k, Tensor v, Tensor g,
-                                    Tensor beta, Tensor first, Segments seg, float scale)
+extern "C" void cuda_delta_rule_fwd(Backend *be, Tensor o, Tensor last, Tensor q, Tensor k, Tensor v,
+                                    Tensor g, Tensor beta, Tensor first, Segments seg, float scale)
 {
     const Tensor all[] = { q, k, v, o };
     DeltaCall    a = call_of(q, k, v, first, scale);
     bool         fast = is_fast(all, 4);
     void        *memory;
     a.o = view(o), a.last = (float *)last.data;
-    if (!a.T || !call_open(be, &a, g, beta, seg, fast ? delta_fast_bytes(&a, false) : delta_plain_bytes(&a, false),
-                           &memory))
+    if (!a.T || !call_open(be, &a, g, beta, seg,
+                           fast ? delta_fast_bytes(&a, false) : delta_plain_bytes(&a, false), &memory))
         return;
     if (fast) delta_fast_fwd(be, &a, memory);
     else      delta_plain_fwd(be, &a, memory);
 }
 
 extern "C" void cuda_delta_rule_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor dg, Tensor dbeta,
-                                    Tensor dfirst, Tensor states, Tensor dout, Tensor dlast, Tensor q, Tensor k,
-                                    Tensor v, Tensor g, Tensor beta, Tensor first, Segments seg, float scale)
+                                    Tensor dfirst, Tensor states, Tensor dout, Tensor dlast, Tensor q,
+                                    Tensor k, Tensor v, Tensor g, Tensor beta, Tensor first, Segments seg,
+                                    float scale)
 {
     const Tensor all[] = { q, k, v, dout, dq, dk, dv };
     DeltaCall    a = call_of(q, k, v, first, scale);
@@ -140,8 +142,8 @@ extern "C" void cuda_delta_rule_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv
     a.dq = view(dq), a.dk = view(dk), a.dv = view(dv), a.dout = view(dout);
     a.dg = (float *)dg.data, a.dg_row = dg.s[0], a.dbeta = (float *)dbeta.data, a.dbeta_row = dbeta.s[0];
     a.dlast = (const float *)dlast.data, a.dfirst = (float *)dfirst.data;
-    if (!a.T || !call_open(be, &a, g, beta, seg, fast ? delta_fast_bytes(&a, true) : delta_plain_bytes(&a, true),
-                           &memory))
+    if (!a.T || !call_open(be, &a, g, beta, seg,
+                           fast ? delta_fast_bytes(&a, true) : delta_plain_bytes(&a, true), &memory))
         return;
     if (fast) delta_fast_bwd(be, &a, states.data, memory);
     else      delta_plain_bwd(be, &a, states.data, memory);

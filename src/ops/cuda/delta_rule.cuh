@@ -1,10 +1,10 @@
 /* ops/cuda/delta_rule.cuh -- what the kernels of delta_rule.c share: the call, and the rows of a tile.
  *
- * Tile i is rows 64 i and on of the stream. A row is known by the row its segment begins with (-1: outside all
- * segments); rows inside are contiguous, so that a tile has a last one. All that decays give is known before
- * the kernels of the rule run (delta_rule.cu: TileRows). `in` is the decay since the state
- * entered the tile, 0 for rows of other segments; `out` the decay until the tile's last inside row, 0 for rows
- * of other segments than its; `through` what the state that enters is multiplied by on its way out. */
+ * Tile i is rows 64 i and on of the stream. A row is known by the row its segment begins with (-1: outside
+ * all segments). All that decays give is known before the kernels of the rule run (delta_rule.cu: TileRows):
+ * `in` is the decay since the state entered the tile, 0 for rows of other segments than its; `out` the decay
+ * until the tile's last row, 0 for rows of other segments than that one's; `through` what the state that
+ * enters is multiplied by on its way out. */
 #ifndef OPS_CUDA_DELTA_RULE_CUH
 #define OPS_CUDA_DELTA_RULE_CUH
 
@@ -20,7 +20,7 @@ struct alignas(16) TileRows {
     float sum[TILE], beta[TILE], in[TILE], out[TILE];
     int   begin[TILE];
     float through;
-    int   final;                                  /* the last inside row, or -1 */
+    int   final;                                  /* the last row; -1 where it is outside segments */
 };
 
 struct DeltaCall {
@@ -29,8 +29,8 @@ struct DeltaCall {
     float          *dg, *dbeta, *last, *dfirst;
     int64_t         dg_row, dbeta_row;            /* strides of dg and dbeta (T, Hv) */
     const TileRows *rows;                         /* (tiles, Hv) */
-    const int      *breaks;                       /* of each part of the tiles, the first that no state passes */
-    const int      *inside;                       /* the first row inside segments, and the first behind them */
+    const int      *breaks; /* of each part of the tiles, the first that no state passes */
+    const int      *inside; /* the first row inside segments, and the first behind them */
     int             T, tiles, Hk, Hv, group, C, Cv;   /* group: value heads of a key head; widths */
     float           scale;
     bool            half;                         /* bf16, not f32 */

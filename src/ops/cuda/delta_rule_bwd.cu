@@ -18,7 +18,8 @@ __device__ inline BackRows back_read(const DeltaCall &a, Inside in, int tile, in
     for (int k = 0; k < 2; k++) {
         int e = threadIdx.x + k * THREADS, t = tile * TILE + e / (HALF / 8), c = e % (HALF / 8) * 8;
         if (is_inside(in, t))
-            rows.at[k] = pack_load((const bf16 *)a.dout.p + t * a.dout.row + u * a.dout.head + half * HALF + c);
+            rows.at[k] =
+                pack_load((const bf16 *)a.dout.p + t * a.dout.row + u * a.dout.head + half * HALF + c);
     }
     return rows;
 }
@@ -37,7 +38,8 @@ __device__ inline void back_dout(SquareMatrix &to, const BackRows &rows, const T
 }
 
 /* dN = P' dout + out k dS of a warp's 16 rows and 32 columns; m.dn gets -dN. */
-__device__ inline void back_rows(BackShared &m, const TileRows &r, const HalfPieces &old, bf16 *to, int64_t ld)
+__device__ inline void back_rows(BackShared &m, const TileRows &r, const HalfPieces &old, bf16 *to,
+                                 int64_t ld)
 {
     int   warp = threadIdx.x / 32, row = warp % 4 * 16, col = warp / 4 * 32;
     float ks[4][4];
@@ -241,8 +243,8 @@ __device__ inline void grads_within(GradsShared &m, float (&dq)[8][4], float (&d
 }
 
 /* Dot products with rows of v, from the stream; rows outside add nothing, since c is 0 there. */
-__device__ inline void dot_values(float (&sum)[2], const float (&c)[8][4], const DeltaCall &a, const TileRows &r, int tile,
-                                  int u)
+__device__ inline void dot_values(float (&sum)[2], const float (&c)[8][4], const DeltaCall &a,
+                                  const TileRows &r, int tile, int u)
 {
     GradPlace p = place();
 #pragma unroll
@@ -328,7 +330,8 @@ __device__ inline void sums_store(GradsShared &m, const GradSums &g)
     for (int k = 0; k < 2; k++) {
         float s = g.sum[k], b = g.beta[k];
         for (int o = 1; o < 4; o *= 2) s += __shfl_xor_sync(~0u, s, o), b += __shfl_xor_sync(~0u, b, o);
-        if (lane % 4 == 0) m.sum[side][p.row + piece_row(2 * k)] = s, m.beta[side][p.row + piece_row(2 * k)] = b;
+        if (lane % 4 == 0)
+            m.sum[side][p.row + piece_row(2 * k)] = s, m.beta[side][p.row + piece_row(2 * k)] = b;
     }
     for (int n = 0; n < 4; n++)
         for (int k = 0; k < 2; k++) {
@@ -358,8 +361,8 @@ __device__ inline void gates_store(GradsShared &m, const GradSums &g, const Delt
 
 struct TileProducts { float kk[4][4], qk[4][4]; };
 
-__device__ inline void grads_head(GradsShared &m, const DeltaFast &x, const TileProducts &t, float (&dq)[8][4],
-                                  float (&dk)[8][4], Inside in, int tile, int u)
+__device__ inline void grads_head(GradsShared &m, const DeltaFast &x, const TileProducts &t,
+                                  float (&dq)[8][4], float (&dk)[8][4], Inside in, int tile, int u)
 {
     GradSums g = {};
     grads_copy(m, x, in, tile, u);

@@ -3,9 +3,9 @@
  *
  * Forward: per tile the inverse of 1 + M, U and W (delta_rule_fwd.cu: wy_kernel); along the tiles the states
  * and N = U - W S, which takes the place of U (scan_kernel); per tile the output (output_kernel). Backward
- * does the first two again, and P' dout in the first; along the tiles from the last to the first the gradients
- * of states and N (delta_rule_bwd.cu: back_kernel); per tile all other gradients (grads_kernel). Products take
- * bf16 and sum in f32; the inverse, decays and the running states are f32. */
+ * does the first two again, and P' dout in the first; along the tiles from the last to the first the
+ * gradients of states and N (delta_rule_bwd.cu: back_kernel); per tile all other gradients (grads_kernel).
+ * Products take bf16 and sum in f32; the inverse, decays and the running states are f32. */
 #ifndef OPS_CUDA_DELTA_RULE_FAST_CUH
 #define OPS_CUDA_DELTA_RULE_FAST_CUH
 
@@ -77,8 +77,9 @@ __device__ inline void state_read(float (&s)[8][4], const float *from, int u, in
     int row = threadIdx.x / 32 * 16;
     for (int n = 0; n < 8; n++)
         for (int i = 0; i < 4; i++)
-            s[n][i] = !from ? 0.0f
-                            : from[((int64_t)u * HEAD + row + piece_row(i)) * HEAD + half * HALF + piece_col(n, i)];
+            s[n][i] =
+                !from ? 0.0f
+                      : from[((int64_t)u * HEAD + row + piece_row(i)) * HEAD + half * HALF + piece_col(n, i)];
 }
 
 __device__ inline void state_write(float *to, const float (&s)[8][4], int u, int half)
@@ -127,11 +128,12 @@ __device__ inline HalfPieces half_read(const bf16 *from, int64_t ld)
     return p;
 }
 
-/* Chains of tiles that run at the same time. No state passes a tile with a border; chain `part` begins with the
- * first such tile of its share of the tiles, or there is no chain, and ends with the tile that the next one
- * begins with. Both run that tile: forward the earlier chain wholly and the later one for the state that
- * leaves it alone; backward the later one wholly and the earlier one for the gradient of the state that enters
- * it alone. What the other writes of the tile meanwhile is equal to what it replaces, or meets a factor 0. */
+/* Chains of tiles that run at the same time. No state passes a tile with a border; chain `part` begins with
+ * the first such tile of its share of the tiles, or there is no chain, and ends with the tile that the next
+ * one begins with. Both run that tile: forward the earlier chain wholly and the later one for the state that
+ * leaves it alone; backward the later one wholly and the earlier one for the gradient of the state that
+ * enters it alone. What the other writes of the tile meanwhile is equal to what it replaces, or meets a
+ * factor 0. */
 struct Chain { int from, to; bool any, starts, ends; };
 
 __device__ inline Chain chain_of(const DeltaCall &a, int part)

@@ -17,7 +17,8 @@ __device__ inline void scan_copy(ScanStage &to, const DeltaFast &x, Inside in, i
 }
 
 /* N = U - W S of a warp's 16 rows and 32 columns; `out` N is what the state gets. */
-__device__ inline void fresh_rows(ScanShared &m, const ScanStage &in, const HalfPieces &u, bf16 *to, int64_t ld)
+__device__ inline void fresh_rows(ScanShared &m, const ScanStage &in, const HalfPieces &u, bf16 *to,
+                                  int64_t ld)
 {
     int   warp = threadIdx.x / 32, row = warp % 4 * 16, col = warp / 4 * 32;
     float ws[4][4];
@@ -35,8 +36,8 @@ __device__ inline void fresh_rows(ScanShared &m, const ScanStage &in, const Half
         }
 }
 
-/* A block: one head, half of the columns of its state, one chain. The next tile is copied meanwhile; a tile has
- * two barriers: the state and the tile are there; N is there, and the tile before is read no more. */
+/* A block: one head, half of the columns of its state, one chain. The next tile is copied meanwhile; a tile
+ * has two barriers: the state and the tile are there; N is there, and the tile before is read no more. */
 static __global__ void __launch_bounds__(THREADS, 2) scan_kernel(DeltaFast x)
 {
     extern __shared__ __align__(16) char memory[];

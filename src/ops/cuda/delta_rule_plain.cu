@@ -1,5 +1,5 @@
-/* ops/cuda/delta_rule_plain.cu -- kernels of delta_rule.c for any widths and dtypes, in f32 throughout: a block
- * takes a key head with its value heads and walks the tiles, as the CPU does; its matrices lie in the
+/* ops/cuda/delta_rule_plain.cu -- kernels of delta_rule.c for any widths and dtypes, in f32 throughout: a
+ * block takes a key head with its value heads and walks the tiles, as the CPU does; its matrices lie in the
  * workspace. Slow, and the same arithmetic as the CPU's but for the order of sums. */
 #include "ops/cuda/delta_rule.cuh"
 
@@ -88,8 +88,8 @@ __device__ inline void rows_read(float *to, const DeltaCall &a, const DeltaView 
     }
 }
 
-__device__ inline void rows_write(const DeltaCall &a, const DeltaView &x, const float *from, int tile, int head,
-                                  int C)
+__device__ inline void rows_write(const DeltaCall &a, const DeltaView &x, const float *from, int tile,
+                                  int head, int C)
 {
     for (int e = threadIdx.x; e < TILE * C; e += THREADS) {
         int t = tile * TILE + e / C;
@@ -337,8 +337,8 @@ __device__ inline void gates_write(const Plain &m, const DeltaCall &a, const Til
     __syncthreads();
 }
 
-__device__ inline void back_head(const Plain &m, const DeltaCall &a, TileRows &r, const char *states, int tile,
-                                 int v, int u, float *part)
+__device__ inline void back_head(const Plain &m, const DeltaCall &a, TileRows &r, const char *states,
+                                 int tile, int v, int u, float *part)
 {
     int    n = a.C * a.Cv;
     float *s = m.s + (size_t)v * n, *ds = m.ds + (size_t)v * n;

@@ -98,7 +98,8 @@ __device__ inline void store_decayed(SquareMatrix &to, const float (&x)[4][4], c
 }
 
 /* t beta and t beta in, by columns: what v and k are multiplied by. */
-__device__ inline void store_factors(SquareMatrix &a, SquareMatrix &b, const FloatSquare &t, const TileRows &r)
+__device__ inline void store_factors(SquareMatrix &a, SquareMatrix &b, const FloatSquare &t,
+                                     const TileRows &r)
 {
     for (int e = threadIdx.x; e < TILE * TILE / 2; e += THREADS) {
         int   i = e / (TILE / 2), j = e % (TILE / 2) * 2;

@@ -1,10 +1,10 @@
 /* ops/cuda/warp_mma.cuh -- products of bf16 matrices in shared memory by single warps (mma.sync), and copies
  * of rows to shared memory.
  *
- * A warp computes 16 rows of a product. Either operand may lie as it is needed (its k side by side) or turned;
- * rows of all matrices are padded by 16 bytes, so that the eight rows that ldmatrix reads lie in different
- * banks. Fragments of a product: element i of column tile n is row lane / 4 + 8 (i / 2), column
- * 8 n + lane % 4 * 2 + i % 2. */
+ * A warp computes 16 rows of a product. Either operand may lie as it is needed (its k side by side) or
+ * turned; rows of all matrices are padded by 16 bytes, so that the eight rows that ldmatrix reads lie in
+ * different banks. Fragments of a product: element i of column tile n is row lane / 4 + 8 (i / 2), column 8 n
+ * + lane % 4 * 2 + i % 2. */
 #ifndef OPS_CUDA_WARP_MMA_CUH
 #define OPS_CUDA_WARP_MMA_CUH
 
@@ -51,8 +51,8 @@ template <int N> __device__ inline void copies_wait()
 
 #endif
 
-/* c (16, 8 NT) += a b over k < K, NT even. a: (16, K) with rows of lda, or turned (K, 16); b: (K, 8 NT) as its
- * transpose (8 NT, K) with rows of ldb, or turned (K, 8 NT). */
+/* c (16, 8 NT) += a b over k < K, NT even. a: (16, K) with rows of lda, or turned (K, 16); b: (K, 8 NT) as
+ * its transpose (8 NT, K) with rows of ldb, or turned (K, 8 NT). */
 template <int NT, bool A_TURNED, bool B_TURNED>
 __device__ inline void warp_product(float (&c)[NT][4], const bf16 *a, int lda, const bf16 *b, int ldb, int K)
 {
