@@ -52,6 +52,8 @@ static int list_changes(Change change[FIT_ROWS], const FitRequest *ask)
     const bool overlap = c->moe.overlap;
     const long long T = c->train.micro_tokens, P = c->train.micro_patches;
     const long long rank = *c->lora.path ? 0 : c->lora.rank;
+    const bool      wide_base = (c->lora.rank || *c->lora.path) && !strcmp(c->model.base_quant, "none") &&
+                           !strcmp(c->train.precision, "bf16");
     const double offload = c->memory.optimizer_offload;
     const long long zero = p->zero, ep = p->ep, pp = p->pp, cp = p->cp, tp = p->tp;
     const char *dispatcher = strcmp(c->moe.dispatcher, "local") ? "" : " moe.dispatcher=auto";
