@@ -58,7 +58,13 @@ BOTH   := $(shell grep -l TREB_CUDA $(SRC) $(wildcard $(SIDE:%=%/*.c)))
 ifeq ($(CUDA),1)
   override BUILD := $(BUILD)/cuda
   CUDA_DIR := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
-  NVFLAGS  := -O3 -std=c++17 -Isrc -DTREB_CUDA $(filter -DTREB_MPI,$(CFLAGS)) -gencode=arch=compute_90a,code=sm_90a -Xcompiler -Wall
+  NVFLAGS  := -O3 -std=c++17 -Isrc -DTREB_CUDA $(filter -DTREB_MPI,$(CFLAGS)) -Xcompiler -Wall
+  # Compute capabilities to make code for, and ptx for later ones; a build to carry to one machine is for Hopper alone.
+  CUDA_ALL   := 80 86 89 90a 100 120 ptx
+  CUDA_ARCHS ?= $(if $(filter 1,$(STATIC)),90a,$(CUDA_ALL))
+  gencode     = $(foreach a,$(1),-gencode=arch=compute_$(patsubst ptx,100,$(a)),code=$(if $(filter ptx,$(a)),compute_100,sm_$(a)))
+  # Kernels of Hopper's own instructions: every file that includes a header built on hopper.cuh.
+  CU_HOPPER  := $(shell grep -lE '"ops/cuda/(hopper|hopper_mma|hopper_fp8|tile_queue|grouped|grouped_fp8|attention_vision|attention_vision_bwd)\.cuh"' src/ops/cuda/*.cu)
   LIBS     += -L$(CUDA_DIR)/lib64 -lcudart -lcublasLt -lstdc++
   CU       := $(wildcard src/*/*.cu src/*/*/*.cu)
 endif
@@ -92,7 +98,8 @@ help:
 	@echo "make test       build and run every test; ends with one line of counts"
 	@echo "make asan       the same tests under AddressSanitizer and UBSan"
 	@echo "make soak       long checks: kills of runs and ranks, FP8, four hosts, Slurm, bare Debian systems, fuzzing (SOAK seconds each, 600)"
-	@echo "make CUDA=1     with the CUDA backend (needs nvcc), in $(BUILD)/cuda"
+	@echo "make CUDA=1     with the CUDA backend (needs nvcc), in $(BUILD)/cuda, for every GPU since 2020; CUDA_ARCHS=\"89\": for some alone, faster"
+	@echo "make CUDA=1 kernel-registers   registers and spills of the portable kernels on every GPU"
 	@echo "make CUDA=1 test-gpu   every op against the CPU, recorded cases and short runs on the GPU"
 	@echo "make install    programs, man page, shell completion, recipes (PREFIX=/usr/local DESTDIR=)"
 	@echo "make lint       words, columns, includes, public types, clang-tidy;  make size: lines by folder"
@@ -149,9 +156,11 @@ $(BOTH:%.c=$(BUILD)/%.o): $(BUILD)/%.o: %.c
 endif
 
 $(BUILD)/bench/%.cu.o: NVFLAGS += -I.
+$(CU_HOPPER:%.cu=$(BUILD)/%.cu.o): CODE = $(call gencode,90a)
+CODE = $(call gencode,$(if $(filter all,$(CUDA_ARCHS)),$(CUDA_ALL),$(CUDA_ARCHS)))
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	@$(NVCC) $(NVFLAGS) -MMD -MP -c -o $@ $<
+	@$(NVCC) $(NVFLAGS) $(CODE) -MMD -MP -c -o $@ $<
 
 $(ROOT)/tests/%.o: CFLAGS += -Itests
 
@@ -185,7 +194,19 @@ asan: setup
 # CUDA code cannot run without a GPU, but it can always be compiled where nvcc is.
 cuda-compiles:
 	@if [ $(CUDA)$(SAN) = 00 ] && command -v $(NVCC) >/dev/null; then \
-	    $(MAKE) --no-print-directory -j$$(nproc) CUDA=1 gpu-programs; fi
+	    $(MAKE) --no-print-directory -j$$(nproc) CUDA=1 CUDA_ARCHS=90a gpu-programs && \
+	    $(MAKE) --no-print-directory -s -j$$(nproc) CUDA=1 kernel-registers >/dev/null; fi
+
+# What ptxas says of the portable kernels for every compute capability; a kernel that spills is an error.
+SASS := $(foreach a,$(filter-out ptx,$(CUDA_ALL)),$(patsubst src/ops/cuda/%.cu,$(BUILD)/sass/%.$(a).txt,$(wildcard src/ops/cuda/portable_*.cu)))
+define sass_rule
+$(BUILD)/sass/%.$(1).txt: src/ops/cuda/%.cu $(wildcard src/ops/cuda/*.cuh)
+	@mkdir -p $$(@D)
+	@$(NVCC) $(NVFLAGS) $(call gencode,$(1)) -Xptxas -v -cubin -o $$(@:.txt=.cubin) $$< 2>$$@.new && mv $$@.new $$@
+endef
+$(foreach a,$(filter-out ptx,$(CUDA_ALL)),$(eval $(call sass_rule,$(a))))
+kernel-registers: $(SASS)
+	@tools/kernel_registers.sh $(SASS)
 
 # What a GPU is tested with; the script needs nothing else, so the programs can be carried to a machine that has one.
 gpu-programs: $(BUILD)/treb $(SIDE_BIN) $(GPU) $(BUILD)/tests/freeze $(BUILD)/tests/loopback
@@ -260,4 +281,4 @@ format:
 clean:
 	@rm -rf build
 
-.PHONY: all help test test-programs asan cuda-compiles gpu-programs test-gpu soak demo demo-lora setup lint layers install size format clean
+.PHONY: all help test test-programs asan cuda-compiles kernel-registers gpu-programs test-gpu soak demo demo-lora setup lint layers install size format clean

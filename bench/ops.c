@@ -4,6 +4,7 @@
  * rate, both measured in this run; the price is the one the ledger charges. A ratio of 1 is as good as it
  * gets, for an op whose data does not stay in cache. On the CPU the sizes suit two cores; on a GPU they are
  * those of Qwen3-VL-30B-A3B at 32,768 tokens a step, with its dense products beside them. */
+#include "bench/mma_rate.h"
 #include "bench/cases.h"
 #include "cli/command.h"
 
@@ -15,7 +16,7 @@
 typedef struct Result { double ms, floor_ms, gflops, gbs, held; Energy energy; } Result;
 
 typedef struct OpsArgs {
-    const char *backend, *dtype, *only;
+    const char *backend, *kernels, *dtype, *only;
     int64_t     repeats, held_sms, reserved_sms;
     bool        deterministic, json;
 } OpsArgs;
@@ -74,6 +75,7 @@ static Status run_all(Setup *s, Json *rows, const OpsArgs *a)
     if (!rows)
         printf("%s  ceilings of this run: %s %.1f GFLOP/s, copy %.1f GB/s\n", dtype_name(s->d),
                bench_gemm_name(!gpu), top.gflops, top.gbs);
+    if (!rows && gpu) printf("mma.sync on registers alone: %.1f GFLOP/s\n", bench_mma_rate() / 1e9);
     BenchList all = bench_list();
     if (gpu) {
         TRY(run_list(s, bench_products(), top, rows, a));
@@ -84,6 +86,7 @@ static Status run_all(Setup *s, Json *rows, const OpsArgs *a)
 
 static const Option options[] = {
     OPTION_TEXT(OpsArgs, backend, "--backend", "NAME", "cpu, cuda or auto; cpu"),
+    OPTION_TEXT(OpsArgs, kernels, "--kernels", "NAME", "of the GPU: auto, hopper or portable; auto"),
     OPTION_TEXT(OpsArgs, dtype, "--dtype", "f32|bf16", "of the tensors; f32"),
     OPTION_INT(OpsArgs, repeats, "--repeat", "N", 1, 99, "measurements of each op; 7"),
     OPTION_TEXT(OpsArgs, only, "--only", "TEXT", "only ops whose name contains it"),
@@ -98,7 +101,7 @@ static const Option options[] = {
 
 static Status run_ops(int argc, char **argv)
 {
-    OpsArgs a = { .backend = "cpu", .dtype = "f32", .repeats = 7 };
+    OpsArgs a = { .backend = "cpu", .kernels = "auto", .dtype = "f32", .repeats = 7 };
     Backend be = { 0 };
     Arena arena = { 0 };
     TRY(options_parse(argc, argv, options, &a, NULL));
@@ -109,7 +112,8 @@ static Status run_ops(int argc, char **argv)
     TRY(bench_dtype(&s.d, a.dtype));
     TRY(backend_open(&be, backend));
     be.reserved_sms = (int)a.reserved_sms, be.repeat = a.deterministic;
-    Status st = backend_arena_open(&be, &arena, "bench", (size_t)(gpu ? 32 : 6) << 30);
+    Status st = backend_kernels(&be, a.kernels);
+    if (!st) st = backend_arena_open(&be, &arena, "bench", (size_t)(gpu ? 32 : 6) << 30);
     Json *rows = a.json ? json_array() : NULL;
     if (!st) st = run_all(&s, rows, &a);
     if (rows) json_dumpf(rows, stdout, JSON_INDENT(2)), putchar('\n'), json_decref(rows);

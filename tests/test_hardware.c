@@ -21,7 +21,7 @@ static void every_row_is_whole(void)
             EXPECT(h.work[k].flat > 0 && h.work[k].flat <= 1 && h.work[k].n <= CURVE_POINTS, "%s %d", id, k);
         for (int i = 0; i < OP_N; i++) EXPECT(h.slow[i] >= 1, "%s %s", id, op_name(i));
     }
-    EXPECT(n == 16, "%d rows", n);
+    EXPECT(n == 19, "%d rows", n);
 }
 
 static void rows_by_name(void)

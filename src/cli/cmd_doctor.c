@@ -50,14 +50,15 @@ static double memory_gib(void)
 
 Json *doctor_findings(void)
 {
-    char model[256], cuda[256], mpi[256];
+    char model[256], cuda[256], kernels[384], mpi[256];
     backend_describe("cuda", cuda, sizeof cuda);
+    backend_describe_kernels("cuda", kernels, sizeof kernels);
     comm_describe(mpi, sizeof mpi);
-    return json_pack("{s:s, s:i, s:f, s:s, s:s, s:s, s:s, s:s, s:s}", "cpu",
+    return json_pack("{s:s, s:i, s:f, s:s, s:s, s:s, s:s, s:s*, s:s, s:s}", "cpu",
                      cpu_model(model, sizeof model),
                      "cores", cpu_count(), "memory_gib", memory_gib(), "vector", vector_set(),
                      "bf16_products", bf16_unit(), "backends", backend_names(),
-                     "cuda", cuda, "transports", comm_kinds(), "mpi", mpi);
+                     "cuda", cuda, "gpu_kernels", *kernels ? kernels : NULL, "transports", comm_kinds(), "mpi", mpi);
 }
 
 /* What `treb launch` would start ranks with. */

@@ -42,6 +42,7 @@ typedef struct OptimStore {
 
 typedef struct EngineConf {
     const char *backend;                 /* "cpu" "cuda" "meta" */
+    const char *kernels;                 /* see backend_kernels; NULL: "auto" */
     DType       dtype;                   /* of weights and activations */
     Budget      budget;
     AuxForm     aux;

@@ -310,11 +310,18 @@ static Status agree(const EngineConf *conf, const EnginePlan *plan, Status mine)
     return plan->slots && world ? comm_agree(world, mine) : mine;
 }
 
+static Status open_device(Backend *be, const char *name, const EngineConf *conf)
+{
+    TRY(backend_open(be, name));
+    TRY(backend_kernels(be, conf->kernels ? conf->kernels : "auto"));
+    return precision_any(&conf->precision) ? backend_require_fp8(be) : OK;
+}
+
 Status engine_open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend,
                       bool byte_pixels, const EnginePlan *plan)
 {
     e->conf = *conf, e->byte_pixels = byte_pixels;
-    TRY(agree(conf, plan, backend_open(&e->be, backend)));
+    TRY(agree(conf, plan, open_device(&e->be, backend, conf)));
     e->be.repeat = conf->deterministic, e->be.reserved_sms = conf->reserved_sms;
     TRY(open_mesh(e, !plan->slots));
     TRY(open_parts(e, s, plan->slots_by_chunk));

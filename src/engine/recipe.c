@@ -194,6 +194,7 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
 {
     const char *aux = c->moe.aux_loss_type;
     *e = (EngineConf){ .backend       = backend_pick(c->device.backend),
+                       .kernels       = c->device.kernels,
                        .dtype         = dtype,
                        .budget        = batching_budget(c, s),
                        .train         = true,

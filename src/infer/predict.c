@@ -57,6 +57,7 @@ Status predict_open(Predictor *p, Config *recipe)
 static Status open_engine(Predictor *p, const PredictConf *c)
 {
     EngineConf  conf = { .backend = backend_pick(p->recipe->device.backend), .dtype = p->source.dtype,
+                         .kernels = p->recipe->device.kernels,
                          .budget = c->budget, .decode = c->capacity, .lora = p->lora.conf };
     LayoutAsk   ask = { p->recipe, &p->source.shape, c->world, c->one_document, c->log };
     StreamShape ss = shape_stream(&p->source.shape);

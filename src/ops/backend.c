@@ -104,6 +104,13 @@ void backend_describe(const char *name, char *out, size_t n)
     if (m && m->describe) m->describe(out, n);
 }
 
+void backend_describe_kernels(const char *name, char *out, size_t n)
+{
+    const Device *m = find(name);
+    snprintf(out, n, "%s", "");
+    if (m && m->describe_kernels) m->describe_kernels(out, n);
+}
+
 static void tick(void *self, Part ended)
 {
     Backend *be = self;
@@ -123,6 +130,16 @@ Status backend_open(Backend *be, const char *name)
     TRY_CTX(st, "backend %s", name);
     if (be->device->clock) be->ledger.tick = tick, be->ledger.self = be;
     return OK;
+}
+
+Status backend_kernels(Backend *be, const char *name)
+{
+    return be->device->kernels ? be->device->kernels(be, name) : OK;
+}
+
+Status backend_require_fp8(Backend *be)
+{
+    return be->device->require_fp8 ? be->device->require_fp8(be) : OK;
 }
 
 void backend_close(Backend *be)

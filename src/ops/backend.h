@@ -116,6 +116,9 @@ typedef struct Device {
     void   (*wait_post)(Backend *be, int slot, double *seconds);
     bool   (*energy)(double *joules, double *mhz);            /* total; now; optional. false: unknown */
     const DeviceTrace *trace;                                 /* absent: ops are done when they return */
+    Status (*kernels)(Backend *be, const char *name);         /* see backend_kernels; absent: there is one set */
+    void   (*describe_kernels)(char *out, size_t n);          /* for `treb doctor`; optional */
+    Status (*require_fp8)(Backend *be);                       /* absent: it has FP8 products */
 } Device;
 
 struct Backend {
@@ -144,6 +147,10 @@ typedef struct BackendTraits {
 BackendTraits      backend_traits(const char *name);
 MUST Status backend_open(Backend *be, const char *name);     /* fails with the list of built-in ones */
 void        backend_close(Backend *be);
+/* Which kernels run, before the first op: "auto", or a set of the device by its name (device.kernels). A
+ * device with one set ignores it. */
+MUST Status backend_kernels(Backend *be, const char *name);
+MUST Status backend_require_fp8(Backend *be);                /* an error names the device and the way out */
 MUST Status backend_sync(Backend *be);
 /* A mark in the work that is queued: the watchdog sees that the device goes on (Backend.progress). Marks are
  * not recorded in a graph; launching one marks its end. */
@@ -175,6 +182,7 @@ const char *backend_names(void);                             /* "cpu meta", for 
 
 /* Describes the device, or why it is not available. */
 void        backend_describe(const char *name, char *out, size_t n);
+void        backend_describe_kernels(const char *name, char *out, size_t n);     /* which run there; "": one set */
 
 /* Recording work of compute, where the device can (Device.graphs). A failure is sticky, and end returns NULL.
  * What the work reads and writes must stay where it is. */

@@ -1,9 +1,10 @@
 /* ops/cuda/attention.cu -- CUDA attention: the choice of an implementation, and what all of them share.
  *
- * Vision heads have their own kernels (attention_vision.cu). Other bf16 calls that cuDNN supports go to cuDNN
- * (attention_cudnn.cu); all other calls, and all calls without cuDNN, to our plain kernels
- * (attention_plain.cu). This file zeroes the rows outside the segments and computes delta. */
-#include "ops/cuda/attention_cuda.h"
+ * The kernel set goes first: on Hopper it takes vision heads (attention_vision.cu), elsewhere all bf16 heads
+ * (portable_attention.cu). Other bf16 calls that cuDNN supports go to cuDNN (attention_cudnn.cu), those that
+ * it does not, and all without cuDNN, to portable_attention.cu; f32, KV caches and odd rows to our plain
+ * kernels (attention_plain.cu). This file zeroes the rows outside the segments and computes delta. */
+#include "ops/cuda/kernel_set.cuh"
 
 namespace {
 
@@ -74,15 +75,15 @@ __global__ static void delta_kernel(float *delta, int64_t delta_row, const D *do
     if (!lane) delta[h * delta_row + t] = sum;
 }
 
-static void delta_rows(Backend *be, Tensor delta, Tensor dout, Tensor o)
+}
+
+void attention_delta(Backend *be, Tensor delta, Tensor dout, Tensor o)
 {
     int64_t T = o.n[0], H = o.n[1];
     BY_DTYPE(dout.dtype, D, BY_DTYPE(o.dtype, O,
         LAUNCH(be, "attention_bwd", (delta_kernel<D, O>), ceil_div(T * H, 8), 256, 0, (float *)delta.data,
                delta.s[0], (const D *)dout.data, (const O *)o.data, dout.s[0], dout.s[1], o.s[0], o.s[1], T,
                (int)H, (int)o.n[2])));
-}
-
 }
 
 void cuda_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg,
@@ -95,7 +96,9 @@ void cuda_attention_fwd(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, T
     zero_rows(be, "attention_fwd", &o, 1, outside(seg, T));
     LAUNCH(be, "attention_fwd", zero_stat_kernel, cuda_blocks(be, T * H, 256, 1), 256, 0, (float *)lse.data,
            lse.s[0], (int)H, outside(seg, T));
-    if (seg.n && !vision_fwd(be, &x) && !dnn_fwd(be, &x)) plain_fwd(be, &x);
+    const KernelSet *set = cuda_of(be)->kernels;
+    if (!seg.n || (set->attention_fwd && set->attention_fwd(be, &x))) return;
+    if (!dnn_fwd(be, &x) && !flash_fwd(be, &x)) plain_fwd(be, &x);
 }
 
 void cuda_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout, Tensor o,
@@ -107,7 +110,9 @@ void cuda_attention_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor del
     if (!q.n[0] || !q.n[1]) return;
     zero_rows(be, "attention_bwd", outs, elsewhere ? 1 : 3, outside(seg, q.n[0]));
     if (elsewhere) zero_rows(be, "attention_bwd", outs + 1, 2, Outside{ NULL, 0, k.n[0] });
-    if (seg.n && (vision_bwd(be, &x) || dnn_bwd(be, &x))) return;
-    delta_rows(be, delta, dout, o);
+    const KernelSet *set = cuda_of(be)->kernels;
+    if (seg.n && set->attention_bwd && set->attention_bwd(be, &x)) return;
+    if (seg.n && (dnn_bwd(be, &x) || flash_bwd(be, &x))) return;
+    attention_delta(be, delta, dout, o);
     if (seg.n) plain_bwd(be, &x);
 }

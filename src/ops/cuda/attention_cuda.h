@@ -1,8 +1,8 @@
 /* ops/cuda/attention_cuda.h -- the interface between the CUDA attention files.
  *
  * attention.cu chooses; attention_plain.cu computes any case; attention_vision.cu, attention_vision_bwd.cu
- * and attention_vision_fused.cu compute vision heads (attention_vision.cuh); attention_cudnn.cu calls cuDNN
- * (graphs and plans: attention_cudnn.h). */
+ * and attention_vision_fused.cu compute vision heads (attention_vision.cuh) on Hopper; portable_attention*.cu
+ * compute bf16 on every GPU; attention_cudnn.cu calls cuDNN (graphs and plans: attention_cudnn.h). */
 #ifndef OPS_CUDA_ATTENTION_CUDA_H
 #define OPS_CUDA_ATTENTION_CUDA_H
 
@@ -14,6 +14,9 @@ typedef struct Attn {
     Segments seg;
     float    scale;
 } Attn;
+
+/* delta of attention_bwd (attention.cu). */
+void attention_delta(Backend *be, Tensor delta, Tensor dout, Tensor o);
 
 /* Computes the rows inside segments; the caller zeroes the others. plain_bwd reads delta. */
 void plain_fwd(Backend *be, const Attn *x);
@@ -28,6 +31,12 @@ bool vision_bwd(Backend *be, const Attn *x);
 /* The fast way of vision_bwd for heads 72 wide: dq is summed in an order that differs from run to run. False
  * for other heads, and where Backend.repeat asks for equal bits. */
 bool vision_bwd_fused(Backend *be, const Attn *x);
+
+/* The same for bf16 with rows on 16 bytes, heads up to 256 wide, keys in the stream itself
+ * (portable_attention.cu, portable_attention_bwd.cu). */
+bool flash_takes(const Attn *x);
+bool flash_fwd(Backend *be, const Attn *x);
+bool flash_bwd(Backend *be, const Attn *x);
 
 /* The same through cuDNN. False: cuDNN does not support the call and nothing was done. */
 bool dnn_fwd(Backend *be, const Attn *x);

@@ -1,6 +1,8 @@
 /* ops/cuda/backend_cuda.cu -- an NVIDIA GPU as a device: memory, copies, the compute stream and the copy
  * streams, the sticky error. The kernels are in ops/cuda/<file>.cu. */
 #include "ops/cuda/comm_clock.cuh"
+#include "ops/cuda/gpu_info.cuh"
+#include "ops/cuda/kernel_set.cuh"
 #include "ops/cuda/nvml.cuh"
 #include "ops/cuda/progress.cuh"
 #include "ops/cuda/trace.cuh"
@@ -96,9 +98,6 @@ static void close_lanes(Cuda *c)
     }
 }
 
-/* The compute capability that the kernels are compiled for. */
-enum { GPU_MAJOR = 9 };
-
 static Status open_counter(Cuda *c)
 {
     TRY(check(cudaMalloc((void **)&c->tile_counter, sizeof *c->tile_counter), "allocating a counter"));
@@ -110,10 +109,10 @@ static Status open_gpu(Cuda *c)
 {
     cudaDeviceProp p;
     TRY(check(cudaGetDeviceProperties(&p, cuda_own_gpu()), "reading the GPU's properties"));
-    if (p.major != GPU_MAJOR)
-        return fail(E_DEVICE, "%s has compute capability %d.%d, this build is for 9.0 (H100, H200); "
-                    "use --backend cpu", p.name, p.major, p.minor);
+    TRY(kernel_set_choose(&c->kernels, "auto", p.name, p.major, p.minor));
+    TRY(gpu_has_code(&p));
     c->sms = p.multiProcessorCount, c->major = p.major, c->minor = p.minor;
+    c->smem_sm = p.sharedMemPerMultiprocessor;
     snprintf(c->name, sizeof c->name, "%.63s", p.name);
     TRY(check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "creating a stream"));
     TRY(check(cudaStreamCreateWithFlags(&c->copy, cudaStreamNonBlocking), "creating a stream"));
@@ -161,6 +160,20 @@ static Status cuda_open(Backend *be)
     if (!st) st = progress_open(be);
     if (st) cuda_close(be);
     return st;
+}
+
+static Status cuda_kernels(Backend *be, const char *name)
+{
+    Cuda *c = cuda_of(be);
+    return kernel_set_choose(&c->kernels, name, c->name, c->major, c->minor);
+}
+
+static Status cuda_require_fp8(Backend *be)
+{
+    const Cuda *c = cuda_of(be);
+    if (gpu_has_fp8(c->major, c->minor)) return OK;
+    return fail(E_CONFIG, "train.precision=fp8_block: %s has no FP8 units (compute capability %d.%d; they begin "
+                "with 8.9); use train.precision=bf16", c->name, c->major, c->minor);
 }
 
 static double gib(size_t bytes) { return (double)bytes / (1 << 30); }
@@ -426,70 +439,11 @@ static void cuda_wait_post(Backend *be, int slot, double *seconds)
     if (!be->sticky && seconds) read_marks(be, (int)(c->post[slot].marks - c->marks_read), seconds);
 }
 
-/* Zero for a GPU that cannot be opened, so that "auto" takes the CPU. */
-static void cuda_memory(double *left, double *all)
-{
-    size_t l = 0, a = 0;
-    int    major = 0;
-    int    gpu = cuda_own_gpu();
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu) != cudaSuccess) return;
-    if (major != GPU_MAJOR) return;
-    if (cudaMemGetInfo(&l, &a) != cudaSuccess) return;
-    *left = (double)l, *all = (double)a;
-}
-
-static double cuda_memory_used(void)
-{
-    size_t left = 0, all = 0;
-    return cudaMemGetInfo(&left, &all) == cudaSuccess ? (double)(all - left) : 0;
-}
-
-/* Dense products by the data sheet, without sparsity; f32 products run on the CUDA cores. */
-static double cuda_peak(DType dtype)
-{
-    static const struct { const char *name; double bf16, f32; } gpus[] = {
-        { "H200", 989.4e12, 66.9e12 }, { "H100 PCIe", 756.5e12, 51.2e12 }, { "H100", 989.4e12, 66.9e12 },
-        { "GH200", 989.4e12, 66.9e12 }, { "H800", 989.4e12, 66.9e12 }, { "H20", 148e12, 44e12 },
-    };
-    cudaDeviceProp p;
-    if (cudaGetDeviceProperties(&p, cuda_own_gpu()) != cudaSuccess) return 0;
-    for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++)
-        if (strstr(p.name, gpus[i].name)) return dtype == F32 ? gpus[i].f32 : gpus[i].bf16;
-    return 0;
-}
-
-static void cuda_describe(char *out, size_t n)
-{
-    cudaDeviceProp p;
-    char lt[96] = "", dnn[96] = "";
-    int  driver = 0;
-    if (cudaGetDeviceProperties(&p, cuda_own_gpu()) != cudaSuccess) {
-        snprintf(out, n, "built in, but no GPU is visible");
-        return;
-    }
-    if (p.major != GPU_MAJOR) {
-        snprintf(out, n, "%s has compute capability %d.%d, this build is for 9.0 (H100, H200)", p.name,
-                 p.major, p.minor);
-        return;
-    }
-    size_t left = 0, all = 0;
-    cudaError_t e = cudaMemGetInfo(&left, &all);
-    if (e != cudaSuccess) {
-        snprintf(out, n, "%s cannot be opened: %s", p.name, cudaGetErrorString(e));
-        return;
-    }
-    cudaDriverGetVersion(&driver);
-    lt_describe(lt, sizeof lt);
-    dnn_describe(dnn, sizeof dnn);
-    snprintf(out, n, "%s, compute %d.%d, %d multiprocessors, %.1f GiB, driver CUDA %d.%d; %s; cuDNN %s",
-             p.name, p.major, p.minor, p.multiProcessorCount, gib(p.totalGlobalMem), driver / 1000,
-             driver % 1000 / 10, lt, dnn);
-}
-
 extern "C" const Device device_cuda = {
     "cuda",     &cuda_ops,   false,      cuda_open,    cuda_close, cuda_map,
-    cuda_unmap, cuda_upload, cuda_put,   cuda_fetch,   cuda_pin,   cuda_sync,  cuda_describe, nvml_state,
-    cuda_memory, cuda_peak,  cuda_ahead, cuda_join,    cuda_prepare, cuda_clock, cuda_host_map,
-    cuda_host_unmap, &cuda_copies, cuda_memory_used, &cuda_shared_memory, cuda_mark, &cuda_graphs, cuda_post,
-    cuda_wait_post, nvml_energy, &cuda_trace,
+    cuda_unmap, cuda_upload, cuda_put,   cuda_fetch,   cuda_pin,   cuda_sync,  gpu_describe, nvml_state,
+    gpu_memory,  gpu_peak,   cuda_ahead, cuda_join,    cuda_prepare, cuda_clock, cuda_host_map,
+    cuda_host_unmap, &cuda_copies, gpu_memory_used, &cuda_shared_memory, cuda_mark, &cuda_graphs, cuda_post,
+    cuda_wait_post, nvml_energy, &cuda_trace, cuda_kernels, gpu_describe_kernels,
+    cuda_require_fp8,
 };

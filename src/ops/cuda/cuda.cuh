@@ -26,12 +26,15 @@ typedef struct CudaMark { cudaEvent_t event; Part part; } CudaMark;
 /* A copy of results to the host; marks: timing marks recorded before it, since the GPU was opened. */
 typedef struct CudaPost { cudaEvent_t done; int64_t marks; } CudaPost;
 typedef struct CommClock CommClock;                    /* comm_clock.cuh */
+typedef struct KernelSet KernelSet;                    /* kernel_set.cuh */
 typedef CUresult (*ProgressWrite)(CUstream, CUdeviceptr, cuuint32_t, unsigned);     /* progress.cuh */
 
 typedef struct Cuda {
     cudaStream_t stream, copy;        /* compute, and the upload of the next batch */
     int          sms, major, minor;
+    size_t       smem_sm;             /* bytes of shared memory of an SM */
     int         *tile_counter;        /* of the launch under way, see tile_queue.cuh */
+    const KernelSet *kernels;
     char         name[64];
     void        *ws;                  /* scratch of one op; the next op overwrites it */
     size_t       ws_bytes, ws_needed;

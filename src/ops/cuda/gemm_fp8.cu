@@ -1,6 +1,6 @@
-/* ops/cuda/gemm_fp8.cu -- kernels of gemm_fp8.c: a thread for each element of c, where grouped_fp8.cu has no
- * faster one. */
-#include "ops/cuda/product_fp8.h"
+/* ops/cuda/gemm_fp8.cu -- gemm_fp8.c on a GPU: a thread for each element of c, where the kernel set has no
+ * faster kernel; and grouped_fused_fp8.c by separate ops. */
+#include "ops/cuda/kernel_set.cuh"
 #include "ops/quant.h"
 
 namespace {
@@ -60,6 +60,12 @@ template <class T> __global__ void product_kernel(Fp8Args x)
     *c = from_f32<T>(sum);
 }
 
+static bool fast_product(Backend *be, const char *what, Fp8Call x)
+{
+    const KernelSet *set = cuda_of(be)->kernels;
+    return set->gemm_fp8 && set->gemm_fp8(be, what, x);
+}
+
 static void launch(Backend *be, const char *what, Tensor c, Fp8Args x)
 {
     int64_t blocks = ceil_div(x.M * x.N, 256);
@@ -72,7 +78,7 @@ extern "C" void cuda_gemm_fp8(Backend *be, Tensor c, Tensor a, Tensor sa, Tensor
                               Tensor res)
 {
     Tensor none = { };
-    if (product_fp8(be, "gemm_fp8", { c, a, sa, b, sb, none, bias, res })) return;
+    if (fast_product(be, "gemm_fp8", { c, a, sa, b, sb, none, bias, res })) return;
     Fp8Args x = args_of(c, a, sa, b, sb);
     x.bias = bias.data, x.bias_f32 = bias.dtype == F32, x.res = res.data, x.ldr = res.s[0];
     launch(be, "gemm_fp8", c, x);
@@ -82,8 +88,20 @@ extern "C" void cuda_grouped_gemm_fp8(Backend *be, Tensor c, Tensor a, Tensor sa
                                       Tensor offsets)
 {
     Tensor none = { };
-    if (product_fp8(be, "grouped_gemm_fp8", { c, a, sa, b, sb, offsets, none, none })) return;
+    if (fast_product(be, "grouped_gemm_fp8", { c, a, sa, b, sb, offsets, none, none })) return;
     Fp8Args x = args_of(c, a, sa, b, sb);
     x.offsets = (const int32_t *)offsets.data, x.E = offsets.n[0] - 1;
     launch(be, "grouped_gemm_fp8", c, x);
+}
+
+extern "C" void cuda_grouped_swiglu_fp8(Backend *be, Tensor gu, Tensor h, Tensor hq, Tensor hs, Tensor a,
+                                        Tensor sa, Tensor w, Tensor sw, Tensor offsets, Tensor gate,
+                                        bool pow2)
+{
+    const KernelSet *set = cuda_of(be)->kernels;
+    SwigluFp8Call    x = { gu, h, hq, hs, a, sa, w, sw, offsets, gate, pow2 };
+    if (set->swiglu_fp8 && set->swiglu_fp8(be, x)) return;
+    cuda_grouped_gemm_fp8(be, gu, a, sa, w, sw, offsets);
+    cuda_swiglu_fwd(be, h, gu, gate, offsets);
+    cuda_quantize_rows(be, hq, hs, h, offsets, pow2);
 }

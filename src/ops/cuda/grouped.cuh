@@ -1,70 +1,11 @@
 /* ops/cuda/grouped.cuh -- what the kernels of the experts' grouped products share: tiles of c and their
- * order, the loads of operands into shared memory, tensor maps. grouped_gemm.cu describes how they work
- * together; grouped_fused.cu has other epilogues. */
+ * order, the loads of operands into shared memory, tensor maps. grouped_hopper.cu describes how they work
+ * together; fused_hopper.cu has other epilogues. */
 #ifndef OPS_CUDA_GROUPED_CUH
 #define OPS_CUDA_GROUPED_CUH
 
-#include "ops/dropout.h"
-#include "ops/cuda/cuda.cuh"
+#include "ops/cuda/grouped_call.cuh"
 #include "ops/cuda/tile_queue.cuh"
-
-/* Dropout (ops/dropout.h) as a kernel argument: an element whose random number, in the upper half of a word,
- * is at least `least` is kept and multiplied by `scale`. */
-typedef struct DropoutArgs {
-    uint64_t seed, stream;
-    uint32_t row, col, least;
-    float    scale;
-    const uint64_t *base;           /* see Dropout */
-} DropoutArgs;
-
-static inline DropoutArgs dropout_args(Dropout d, float scale)
-{
-    DropoutArgs h = { d.seed, d.stream, (uint32_t)d.row, (uint32_t)d.col, dropout_threshold(d.p) << 16,
-                      scale, d.base };
-    return h;
-}
-
-#ifdef __CUDACC__
-/* At the begin of a kernel: the same with the seed of the mask. */
-template <bool DROP> __device__ inline DropoutArgs dropout_seeded(DropoutArgs h)
-{
-    if (DROP) h.seed = dropout_seed(h.base, h.seed, h.stream);
-    return h;
-}
-#endif
-
-/* A call of grouped_gemm.c. A c that is the sum over all experts (TN) is computed as one expert that has all
- * the rows: experts begin at every `every`-th offset. Without offsets there is one expert of `every` rows.
- * `drops`: dropout applies to the LoRA term, or without one to a (NT) or b (TN). */
-typedef struct GroupedCall {
-    Tensor  c, a, b, offsets;
-    LoraTerm    lora;
-    float   scale;
-    int     mode;
-    bool    add;
-    int64_t E, every;
-    bool    drops;
-    DropoutArgs dropout;
-    float  *squares;            /* of c, see grouped_squares; NULL: not wanted */
-} GroupedCall;
-
-/* The first row of each expert, or of each of the `parts` that an expert's rows are cut into. */
-struct Firsts {
-    const int *offsets;
-    int        every, parts;
-
-    /* LONE: there may be one expert without offsets. */
-    template <bool LONE> __device__ int at(int i) const
-    {
-        if (LONE && !offsets) return (int)((int64_t)every * i / parts);
-        return begin(i);
-    }
-    __device__ int begin(int i) const
-    {
-        int e = i / parts, p = i % parts, at = offsets[e * every];
-        return p ? at + (int)((int64_t)(offsets[(e + 1) * every] - at) * p / parts) : at;
-    }
-};
 
 /* Shapes and addresses of a launch; M: rows of c per expert in TN. */
 typedef struct GroupedJob {
@@ -90,8 +31,7 @@ enum { BM = 128, BN = 256, BK = 64, STAGES = 4, CONSUMERS = 8, THREADS = 384, PA
  * numbers, and the segments. */
 enum { CHUNK = 64 * BK * (int)sizeof(bf16), A_BYTES = BM / 64 * CHUNK, STAGE = A_BYTES + BN / 64 * CHUNK,
        PIECE = 16 * 64 * (int)sizeof(bf16), OUT = STAGES * STAGE, FULL = OUT + CONSUMERS * 2 * PIECE,
-       EMPTY = FULL + STAGES * 8, QUEUE = EMPTY + STAGES * 8, OFFSETS = QUEUE + TILE_QUEUE_BYTES,
-       EXPERTS_MOST = 512 };
+       EMPTY = FULL + STAGES * 8, QUEUE = EMPTY + STAGES * 8, OFFSETS = QUEUE + TILE_QUEUE_BYTES };
 
 static inline size_t smem_bytes(int64_t E) { return OFFSETS + ((size_t)E + 1) * sizeof(int); }
 
@@ -187,19 +127,6 @@ template <bool CLUSTER = false> __device__ inline void draw_tiles(const GroupedJ
         i = begun + atomicAdd(g.drawn + 1 + back, 1);           /* fewer than `all` in sum: they never meet */
     }
     tile_write<CLUSTER>(base + QUEUE, turn + 1, -1);
-}
-
-/* One block: sorts the experts by falling number of rows and clears the counters. */
-static __global__ void order_experts(int *order, int *drawn, Firsts first, int E)
-{
-    __shared__ int rows[EXPERTS_MOST];
-    int e = threadIdx.x, before = 0;
-    if (e < 3) drawn[e] = 0;
-    if (e < E) rows[e] = first.at<true>(e + 1) - first.at<true>(e);
-    __syncthreads();
-    if (e >= E) return;
-    for (int i = 0; i < E; i++) before += rows[i] > rows[e] || (rows[i] == rows[e] && i < e);
-    order[before] = e;
 }
 
 /* Zeroes the rows from `valid` on of a TN stage, in what a warpgroup multiplies: 64 columns of a, B of b.
@@ -322,9 +249,7 @@ __device__ inline void dropout_sums(float (&d)[BN / 2], const DropoutArgs &h, in
         Rng4 n = dropout_block(h.seed, h.stream, at + i % 2 * 8, k + i / 2, q);
         #pragma unroll
         for (int w = 0; w < 4; w++) {
-            float *x = d + i / 2 * 16 + w * 4 + i % 2 * 2;
-            x[0] = (n.v[w] << 16) >= h.least ? h.scale * x[0] : 0.0f;
-            x[1] = n.v[w] >= h.least ? h.scale * x[1] : 0.0f;
+            dropout_two(d + i / 2 * 16 + w * 4 + i % 2 * 2, n.v[w], h);
         }
     }
 }
@@ -375,12 +300,6 @@ __device__ inline void send(uint32_t at, const CUtensorMap *map, T *to, int64_t 
     if (!lane) tma_commit();                    /* also when empty: groups alternate between the two pieces */
 }
 
-__device__ inline uint32_t pair_of(float x, float y)
-{
-    __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
-    return *(uint32_t *)&two;
-}
-
 /* --- tensor maps --- */
 
 /* A tensor map of boxes of `cols` by `rows` elements of a matrix or a stack of matrices; elements outside
@@ -427,30 +346,5 @@ static inline Maps maps_of(Backend *be, Tensor a, Tensor b, LoraTerm lora, int a
     if (t_has(lora.low_rank)) m.low = map_of(be, lora.low_rank, a_rows), m.w = map_of(be, lora.w, b_rows);
     return m;
 }
-
-/* Whether rows begin on 16 bytes, whatever their length: enough for a tensor map to read. */
-static inline bool begins(Tensor t)
-{
-    bool ok = (intptr_t)t.data % 16 == 0;
-    for (int i = 0; i + 1 < t.rank; i++) ok = ok && t.s[i] * (int64_t)dtype_size((DType)t.dtype) % 16 == 0;
-    return ok;
-}
-
-/* Whether the fast kernels take the LoRA term; true without one. */
-static inline bool lora_packs(LoraTerm t) { return !t_has(t.low_rank) || (packs(t.low_rank) && packs(t.w)); }
-
-/* A matrix as a stack of one. */
-static inline Tensor stack_of(Tensor t)
-{
-    if (t.rank == 3) return t;
-    t.n[2] = t.n[1], t.n[1] = t.n[0], t.n[0] = 1;
-    t.s[2] = 1, t.s[1] = t.s[0], t.s[0] = t.n[1] * t.s[1];
-    t.rank = 3;
-    return t;
-}
-
-/* Products with few columns of c, or few rows in TN (grouped_narrow.cu); false: c is not narrow, nothing was
- * done. */
-bool grouped_narrow(Backend *be, const GroupedCall &q);
 
 #endif

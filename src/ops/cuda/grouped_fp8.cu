@@ -4,9 +4,6 @@
 
 namespace {
 
-__device__ inline float low(uint32_t two)  { return __uint_as_float(two << 16); }
-__device__ inline float high(uint32_t two) { return __uint_as_float(two & 0xffff0000u); }
-
 /* Adds bias and residual (ADDS: where there are any), rounds the sums and stores them to c. */
 template <bool ADDS> struct Rounded {
     static constexpr int WIDE = BN;
@@ -63,7 +60,7 @@ bool absent_or_bf16(Tensor t) { return !t_has(t) || (t.dtype == BF16 && packs(t)
 
 }
 
-bool product_fp8(Backend *be, const char *what, Fp8Call x)
+bool hopper_gemm_fp8(Backend *be, const char *what, Fp8Call x)
 {
     x.b = stack_of(x.b), x.sb = stack_of(x.sb);
     if (!fp8_packs(x.a, x.sa, x.b) || x.c.dtype != BF16 || !packs(x.c) || !absent_or_bf16(x.bias) ||

@@ -4,15 +4,12 @@
  * The halves of a tile are the same 128 columns of g and of u, so that a thread has both of an element, and a
  * warp whole groups of h: four lanes share a row. The epilogue stores seven pieces through the four of a
  * warp's strip: codes of h, h, g, u. Requires bf16, a width of h that is a multiple of 128, and rows on 16
- * bytes; other calls take the separate ops. */
+ * bytes. */
 #include "ops/cuda/grouped_fp8.cuh"
 #include "ops/cuda/quant.cuh"
 #include "ops/cuda/swiglu.cuh"
 
 namespace {
-
-__device__ inline float low(uint32_t two)  { return __uint_as_float(two << 16); }
-__device__ inline float high(uint32_t two) { return __uint_as_float(two & 0xffff0000u); }
 
 /* A strip's words of 128 columns: word i is two columns of row lane / 4 + i % 2 * 8. */
 enum { WORDS = HALF / 4 };
@@ -131,13 +128,6 @@ struct SwigluOut {
     }
 };
 
-/* Columns 0 .. F - 1 of a wide matrix, or the rest. */
-Tensor half_of(Tensor wide, int i)
-{
-    int64_t F = wide.n[1] / 2;
-    return t_cols(wide, i * F, F);
-}
-
 bool fast(Tensor gu, Tensor h, Tensor hq, Tensor a, Tensor sa, Tensor w)
 {
     return fp8_packs(a, sa, w) && gu.dtype == BF16 && h.dtype == BF16 && packs(gu) && packs(h) &&
@@ -157,19 +147,13 @@ SwigluOut out_of(Backend *be, Tensor gu, Tensor h, Tensor hq, Tensor hs, Tensor 
 
 }
 
-extern "C" void cuda_grouped_swiglu_fp8(Backend *be, Tensor gu, Tensor h, Tensor hq, Tensor hs, Tensor a,
-                                        Tensor sa, Tensor w, Tensor sw, Tensor offsets, Tensor gate,
-                                        bool pow2)
+bool hopper_swiglu_fp8(Backend *be, const SwigluFp8Call &x)
 {
-    if (!fast(gu, h, hq, a, sa, w)) {
-        cuda_grouped_gemm_fp8(be, gu, a, sa, w, sw, offsets);
-        cuda_swiglu_fwd(be, h, gu, gate, offsets);
-        cuda_quantize_rows(be, hq, hs, h, offsets, pow2);
-        return;
-    }
-    Fp8Job    j = fp8_job(be, offsets, a, w, sw);
-    SwigluOut end = out_of(be, gu, h, hq, hs, gate, pow2);
-    j.g.N = j.shift = (int)h.n[1];
-    Fp8Maps maps = fp8_maps(be, a, sa, w);
-    if (!be->sticky) launch_fp8(be, "grouped_swiglu_fp8", maps, j, end, a.n[0]);  /* else no tensor map */
+    if (!fast(x.gu, x.h, x.hq, x.a, x.sa, x.w)) return false;
+    Fp8Job    j = fp8_job(be, x.offsets, x.a, x.w, x.sw);
+    SwigluOut end = out_of(be, x.gu, x.h, x.hq, x.hs, x.gate, x.pow2);
+    j.g.N = j.shift = (int)x.h.n[1];
+    Fp8Maps maps = fp8_maps(be, x.a, x.sa, x.w);
+    if (!be->sticky) launch_fp8(be, "grouped_swiglu_fp8", maps, j, end, x.a.n[0]);  /* else no tensor map */
+    return true;
 }

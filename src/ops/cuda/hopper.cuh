@@ -6,11 +6,9 @@
 #ifndef OPS_CUDA_HOPPER_CUH
 #define OPS_CUDA_HOPPER_CUH
 
-#include <cuda.h>
-#include <cuda_runtime.h>
-#include <stdint.h>
+#include "ops/cuda/ptx.cuh"
 
-__device__ inline uint32_t smem_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+#include <cuda.h>
 
 /* --- mbarriers: `count` arrivals and all announced bytes end a phase; phases alternate in parity --- */
 
@@ -259,41 +257,6 @@ __device__ inline void stmatrix4(uint32_t at, uint32_t a, uint32_t b, uint32_t c
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                  :: "r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-}
-__device__ inline void ldmatrix4(uint32_t at, uint32_t (&v)[4])   /* the inverse of stmatrix4 */
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(at) : "memory");
-}
-__device__ inline uint4 smem_load(uint32_t at)
-{
-    uint4 x;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(at) : "memory");
-    return x;
-}
-__device__ inline int smem_word(uint32_t at)
-{
-    int x;
-    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-    return x;
-}
-__device__ inline void smem_store(uint32_t at, int x)
-{
-    asm volatile("st.shared.s32 [%0], %1;" :: "r"(at), "r"(x) : "memory");
-}
-__device__ inline void smem_store(uint32_t at, uint32_t x, uint32_t y)
-{
-    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" :: "r"(at), "r"(x), "r"(y) : "memory");
-}
-__device__ inline void smem_store(uint32_t at, uint4 x)
-{
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
-                 :: "r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
-}
-__device__ inline void smem_zero(uint32_t at)
-{
-    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" :: "r"(at), "r"(0) : "memory");
 }
 __device__ inline void add_to(float *p, uint4 x)                /* four f32, without reading them back */
 {

@@ -1,4 +1,5 @@
-/* ops/cuda/quant.cuh -- codes of ops/quant.h by the GPU's own conversion, which gives the same bits. */
+/* ops/cuda/quant.cuh -- codes of ops/quant.h by the GPU's own conversion, which gives the same bits; before
+ * compute capability 8.9 there is none. */
 #ifndef OPS_CUDA_QUANT_CUH
 #define OPS_CUDA_QUANT_CUH
 
@@ -7,9 +8,13 @@
 
 __device__ inline uint32_t e4m3_pair(float low, float high)
 {
+#if __CUDA_ARCH__ >= 890
     uint16_t two;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
     return two;
+#else
+    return e4m3_from_f32(low) | (uint32_t)e4m3_from_f32(high) << 8;
+#endif
 }
 /* Codes of four elements, the first in the lowest byte. */
 __device__ inline uint32_t e4m3_four(float a, float b, float c, float d)

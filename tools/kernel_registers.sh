@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Registers, stack and spills of kernels, from what ptxas says (nvcc -Xptxas -v): kernel_registers.sh FILE...
+# with files <name>.<compute capability>.txt, as `make CUDA=1 kernel-registers` makes them. Prints a line for
+# each kernel; exits with 1 if one spills: the loops of all these kernels are hot.
+set -u
+for f in "$@"; do
+    name=$(basename "$f" .txt)
+    c++filt < "$f" | awk -v file="${name%.*}" -v arch="${name##*.}" '
+        /Compiling entry function/ {
+            kernel = $0
+            sub(/.*entry function .(void )?/, "", kernel), sub(/. for .sm_.*/, "", kernel)
+            gsub(/\(anonymous namespace\)::/, "", kernel), sub(/\(.*/, "", kernel)
+        }
+        /bytes stack frame/ { stack = $1; spills = $5 + $9 }
+        /Used [0-9]+ registers/ {
+            match($0, /Used [0-9]+/)
+            printf "%-24s sm_%-4s %4d registers %4d bytes of stack %4d spilled  %s\n", file, arch,
+                   substr($0, RSTART + 5, RLENGTH - 5), stack, spills, substr(kernel, 1, 60)
+        }'
+done | sort -k1,1 -k2,2 | awk '{ print } $9 > 0 { bad++; print "  spills" }
+    END { if (bad) print bad " kernels spill"; exit bad > 0 }'
