@@ -84,12 +84,20 @@ bool layout_is_new(const Search *s, int at)
     return true;
 }
 
+static bool same_letter(char device, char id) { return tolower((unsigned char)device) == (id == '-' ? ' ' : id); }
+
+/* Whether the device's name has the row's first word ("h100" of h100-sxm), of an RTX card all words, and its
+ * memory where the row names it (a100-40). */
 static bool names_row(const char *device, const char *id)
 {
-    size_t n = strcspn(id, "-");
+    char   memory[16] = "";
+    size_t word = strcspn(id, "-"), n = strncmp(id, "rtx-", 4) ? word : strlen(id);
+    if (n == word && id[word] && isdigit((unsigned char)id[word + 1]))
+        snprintf(memory, sizeof memory, "%sGB", id + word + 1);
+    if (!strstr(device, memory)) return false;
     for (const char *at = device; *at; at++) {
         size_t i = 0;
-        while (i < n && tolower((unsigned char)at[i]) == id[i]) i++;
+        while (i < n && same_letter(at[i], id[i])) i++;
         bool begins = at == device || !isalnum((unsigned char)at[-1]);
         if (i == n && begins && !isalnum((unsigned char)at[n])) return true;
     }

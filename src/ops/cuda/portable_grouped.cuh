@@ -1,10 +1,10 @@
 /* ops/cuda/portable_grouped.cuh -- tiles of the experts' grouped products for every GPU since compute
  * capability 8.0: cp.async into a ring of stages, ldmatrix, mma.sync.
  *
- * A block computes 128 x BN elements of c, a warp 64 x 64 of them (of a narrow tile 64 x 32). A stage is 32
- * along K of both operands; stages beyond the next are in flight while a stage is multiplied, and the words of
+ * A block computes 128 x BN elements of c, a warp 64 x 64 of them (of a narrow tile 64 x 32). A stage is 64
+ * along K of both operands, whole lines of 128 bytes (with 32 the loads were the bottleneck); stages beyond the next are in flight while a stage is multiplied, and the words of
  * the next 16 along K are read while the current ones are multiplied. A thread copies the same lines and the
- * same chunk of every stage, so that a copy takes one addition. Rows outside an expert or a matrix are read
+ * same chunk of every stage. Rows outside an expert or a matrix are read
  * from the last row inside: what they give is not stored.
  *
  * Blocks are persistent and draw tiles from a counter in device memory (tile_queue.cuh says why): NT and NN
@@ -23,7 +23,7 @@
 #include "ops/cuda/grouped_call.cuh"
 #include "ops/cuda/ptx.cuh"
 
-enum { TILE_M = 128, TILE_K = 32, STAGES_MOST = 4 };
+enum { TILE_M = 128, TILE_K = 64, STAGES_MOST = 4 };
 
 /* A term of the product: a (rows, K) or in TN (rows, M); b a stack of matrices, in TN (rows, N). */
 typedef struct Term {
@@ -50,14 +50,14 @@ typedef struct Operand { const bf16 *p; int64_t row; int rows, cols; } Operand;
 
 /* --- tiles of an operand in shared memory --- */
 
-/* SIZE along M or N by TILE_K. ALONG_K: SIZE lines of 64 bytes, else TILE_K lines of 2 SIZE bytes; the 16-byte
+/* SIZE along M or N by TILE_K. ALONG_K: SIZE lines of 128 bytes, else TILE_K lines of 2 SIZE bytes; the 16-byte
  * chunks of a line are swizzled so that neither the copies nor ldmatrix have bank conflicts. */
 template <int SIZE, bool ALONG_K> struct OperandTile {
-    enum { BYTES = SIZE * TILE_K * (int)sizeof(bf16), LINE = ALONG_K ? 64 : 2 * SIZE, CHUNKS = LINE / 16 };
+    enum { BYTES = SIZE * TILE_K * (int)sizeof(bf16), LINE = 2 * (ALONG_K ? TILE_K : SIZE), CHUNKS = LINE / 16 };
 
     __device__ static uint32_t at(int line, int chunk)
     {
-        return line * LINE + ((chunk ^ (ALONG_K ? line / 2 % 4 : line % 8)) << 4);
+        return line * LINE + ((chunk ^ line % 8) << 4);
     }
 };
 
@@ -80,42 +80,35 @@ template <int SIZE, bool ALONG_K, int THREADS> struct Copier {
     typedef OwnChunks<SIZE, ALONG_K, THREADS> Own;
     const bf16 *p;
     int64_t     row;
-    int         bytes, off[ALONG_K ? Own::EACH : 1];
+    int         rows, bytes;
 
-    /* source(line): the row of x that a line of the tile is, where lines are along K. */
-    template <class F> __device__ void begin(const Operand &x, F source)
-    {
-        int col = Own::chunk() * 8;
-        row = x.row;
-        if (ALONG_K) {
-            p = x.p + col;
-            #pragma unroll
-            for (int i = 0; i < Own::EACH; i++) off[i] = source(Own::line(i)) * (int)x.row;
-        } else {
-            bytes = chunk_bytes(x.cols - col);
-            p = x.p + (bytes ? col : 0) + Own::line(0) * x.row;
-        }
-    }
     __device__ void begin(const Operand &x)
     {
-        begin(x, [&](int line) { return min(line, x.rows - 1); });
+        int col = Own::chunk() * 8;
+        row = x.row, rows = x.rows;
+        bytes = ALONG_K ? 16 : chunk_bytes(x.cols - col);
+        p = x.p + (bytes ? col : 0) + (ALONG_K ? 0 : Own::line(0) * x.row);
     }
-    /* The step that begins with k of K. */
-    __device__ void copy(uint32_t tile, int k, int K) const
+    /* The step that begins with k of K; source(line): the row that a line along K is. */
+    template <class F> __device__ void copy(uint32_t tile, int k, int K, F source) const
     {
         const bf16 *from = ALONG_K ? p + k : p + k * row;
         int         some = ALONG_K ? chunk_bytes(K - k - Own::chunk() * 8) : bytes;
         #pragma unroll
         for (int i = 0; i < Own::EACH; i++) {
-            if (ALONG_K) copy_async16(tile + Own::at(i), from + off[i], some);
+            if (ALONG_K) copy_async16(tile + Own::at(i), from + source(Own::line(i)) * row, some);
             else         copy_async16(tile + Own::at(i), from + i * Own::LINES * row,
                                       k + Own::line(i) < K ? some : 0);
         }
     }
+    __device__ void copy(uint32_t tile, int k, int K) const
+    {
+        copy(tile, k, K, [&](int line) { return min(line, rows - 1); });
+    }
 };
 
 /* Where a lane's ldmatrix reads the first 16 of SIZE from `from` on; b: blocks in b's order. Those of 16 j
- * further and of the second 16 along K are found by `of`. */
+ * further, and of the k-th 16 along K, are found from it. */
 template <int SIZE, bool ALONG_K> struct Words {
     typedef OperandTile<SIZE, ALONG_K> T;
     uint32_t base;
@@ -277,15 +270,19 @@ template <int MODE, int BN> struct BfB {
 template <int BN> struct PairedB {
     enum { WIDE = BN / 2, RAW = 0, THREADS = BN, SHARE = 32 };
     Copier<BN, true, THREADS> c;
+    int                       ups;              /* rows from a gate to its up */
 
     __device__ void begin(const TileJob &g, const Tile &t, bool lora)
     {
-        Operand x = operand_b<GEMM_NT>(lora ? g.lora : g.main, g, t);
-        c.begin(x, [&](int line) {
-            return min(line / (2 * SHARE) * SHARE + line % SHARE, x.rows - 1) + (line / SHARE % 2 ? g.N : 0);
+        c.begin(operand_b<GEMM_NT>(lora ? g.lora : g.main, g, t));
+        ups = g.N;
+    }
+    __device__ void fetch(uint32_t tile, uint32_t, int k, int K) const
+    {
+        c.copy(tile, k, K, [&](int line) {
+            return min(line / (2 * SHARE) * SHARE + line % SHARE, c.rows - 1) + (line / SHARE % 2 ? ups : 0);
         });
     }
-    __device__ void fetch(uint32_t tile, uint32_t, int k, int K) const { c.copy(tile, k, K); }
     __device__ void ready(uint32_t, uint32_t, const TileJob &, const Tile &, bool, int) const { }
 };
 
@@ -361,8 +358,9 @@ template <class P> struct TileProduct {
     /* The copies of a step have arrived, in all threads. */
     __device__ void arrive(int step, int slot) const
     {
-        if (g.stages == STAGES_MOST) copy_async_wait<STAGES_MOST - 2>();
-        else                         copy_async_wait<STAGES_MOST - 3>();
+        if (g.stages == 4)      copy_async_wait<2>();
+        else if (g.stages == 3) copy_async_wait<1>();
+        else                    copy_async_wait<0>();
         if (P::DROP_A && step < steps) {
             int k = k_of(step);
             DropChunks<TILE_M, A_ALONG, P::THREADS>::apply(stage(slot), h, t.first + (A_ALONG ? t.m : k),
@@ -405,12 +403,15 @@ template <class P> struct TileProduct {
         #pragma unroll 1
         for (int step = 0; step < steps; step++) {
             int next = slot + 1 == g.stages ? 0 : slot + 1;
-            load(f[1], wa, wb, step, slot, 1);
-            issue(step + g.stages - 1, last);
-            multiply(s, f[0]);
-            arrive(step + 1, next);
-            if (step + 1 < steps) load(f[0], wa, wb, step + 1, next, 0);
-            multiply(s, f[1]);
+            #pragma unroll
+            for (int k = 0; k < TILE_K / 16; k++) {
+                bool over = k + 1 == TILE_K / 16;       /* to the next stage */
+                if (over) arrive(step + 1, next);
+                if (!over)                  load(f[(k + 1) % 2], wa, wb, step, slot, k + 1);
+                else if (step + 1 < steps)  load(f[(k + 1) % 2], wa, wb, step + 1, next, 0);
+                if (!k) issue(step + g.stages - 1, last);
+                multiply(s, f[k % 2]);
+            }
             if (P::DROP_LORA && step == lead - 1) drop_sums(s, h, t.first + t.m, t.n);
             last = slot, slot = next;
         }
@@ -477,11 +478,14 @@ template <class F> __device__ inline void each_row(int row, F f)
  * dynamic memory beyond the 48 KiB that a launch gets unasked, on top of which static memory comes. */
 enum { WORK_BYTES = TILE_M * 4 * (int)sizeof(float) };
 
-/* As many stages as let `blocks` blocks share an SM: of `bytes` each, and `shared` once. */
+/* As many stages as let `blocks` blocks share an SM, or fewer blocks: of `bytes` each, and `shared` once. */
 static inline int tile_stages(Backend *be, size_t bytes, size_t shared, int blocks)
 {
-    size_t most = STAGES_MOST * bytes + shared + WORK_BYTES + 1024 + 128;  /* CUDA's own, and static memory */
-    return blocks * most <= cuda_of(be)->smem_sm ? STAGES_MOST : STAGES_MOST - 1;
+    size_t more = shared + WORK_BYTES + 1024 + 128;             /* the last two: CUDA's own, static memory */
+    for (; blocks > 0; blocks--)
+        for (int stages = STAGES_MOST; stages > 1; stages--)
+            if (blocks * (stages * bytes + more) <= cuda_of(be)->smem_sm) return stages;
+    return 2;
 }
 
 static inline TileJob tile_job(Backend *be, Tensor offsets, int64_t E, int64_t every, int64_t M, int64_t N)
