@@ -2,8 +2,8 @@
 # Every test that needs a GPU, with programs that are already built: TREB is the binary, GPU_TESTS the
 # programs of tests/gpu_*.c. Needs bash, awk, tests/, recipes/ and demo/, so it runs on a machine
 # without the tools that built them.
-# All run twice, with the GPU's own kernels and with the portable ones (TREB_KERNELS; docs/gpus.md): the second
-# time without what does not depend on them. GPU_KERNELS names the sets: "auto portable".
+# All run twice, with the GPU's own kernels and with the portable ones (TREB_KERNELS; docs/gpus.md): the
+# second time without what does not depend on them. GPU_KERNELS names the sets: "auto portable".
 # TREB_GPU_BACKEND=cpu runs the CPU backend in place of the GPU, which tests the tests.
 set -u
 here=$(dirname "$0")

@@ -58,7 +58,8 @@ Json *doctor_findings(void)
                      cpu_model(model, sizeof model),
                      "cores", cpu_count(), "memory_gib", memory_gib(), "vector", vector_set(),
                      "bf16_products", bf16_unit(), "backends", backend_names(),
-                     "cuda", cuda, "gpu_kernels", *kernels ? kernels : NULL, "transports", comm_kinds(), "mpi", mpi);
+                     "cuda", cuda, "gpu_kernels", *kernels ? kernels : NULL,
+                     "transports", comm_kinds(), "mpi", mpi);
 }
 
 /* What `treb launch` would start ranks with. */

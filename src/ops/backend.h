@@ -116,7 +116,7 @@ typedef struct Device {
     void   (*wait_post)(Backend *be, int slot, double *seconds);
     bool   (*energy)(double *joules, double *mhz);            /* total; now; optional. false: unknown */
     const DeviceTrace *trace;                                 /* absent: ops are done when they return */
-    Status (*kernels)(Backend *be, const char *name);         /* see backend_kernels; absent: there is one set */
+    Status (*kernels)(Backend *be, const char *name);         /* see backend_kernels; absent: one set */
     void   (*describe_kernels)(char *out, size_t n);          /* for `treb doctor`; optional */
     Status (*require_fp8)(Backend *be);                       /* absent: it has FP8 products */
 } Device;
@@ -182,7 +182,7 @@ const char *backend_names(void);                             /* "cpu meta", for 
 
 /* Describes the device, or why it is not available. */
 void        backend_describe(const char *name, char *out, size_t n);
-void        backend_describe_kernels(const char *name, char *out, size_t n);     /* which run there; "": one set */
+void        backend_describe_kernels(const char *name, char *out, size_t n);  /* which run; "": one set */
 
 /* Recording work of compute, where the device can (Device.graphs). A failure is sticky, and end returns NULL.
  * What the work reads and writes must stay where it is. */

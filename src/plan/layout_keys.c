@@ -84,9 +84,12 @@ bool layout_is_new(const Search *s, int at)
     return true;
 }
 
-static bool same_letter(char device, char id) { return tolower((unsigned char)device) == (id == '-' ? ' ' : id); }
+static bool same_letter(char device, char id)
+{
+    return tolower((unsigned char)device) == (id == '-' ? ' ' : id);
+}
 
-/* Whether the device's name has the row's first word ("h100" of h100-sxm), of an RTX card all words, and its
+/* Whether the device's name has the row's first word ("h100" of h100-sxm), of an RTX all words, and its
  * memory where the row names it (a100-40). */
 static bool names_row(const char *device, const char *id)
 {

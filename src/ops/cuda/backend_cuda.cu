@@ -172,8 +172,8 @@ static Status cuda_require_fp8(Backend *be)
 {
     const Cuda *c = cuda_of(be);
     if (gpu_has_fp8(c->major, c->minor)) return OK;
-    return fail(E_CONFIG, "train.precision=fp8_block: %s has no FP8 units (compute capability %d.%d; they begin "
-                "with 8.9); use train.precision=bf16", c->name, c->major, c->minor);
+    return fail(E_CONFIG, "train.precision=fp8_block: %s has no FP8 units (compute capability %d.%d; they "
+                "begin with 8.9); use train.precision=bf16", c->name, c->major, c->minor);
 }
 
 static double gib(size_t bytes) { return (double)bytes / (1 << 30); }

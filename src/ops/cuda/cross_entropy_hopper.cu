@@ -1,5 +1,5 @@
-/* ops/cuda/cross_entropy_hopper.cu -- ce_grad of cross_entropy.c on Hopper GPUs: the blocks of a cluster hold a
- * row in their shared memory, so that it is read once for the sums and the gradient; they read each other's
+/* ops/cuda/cross_entropy_hopper.cu -- ce_grad of cross_entropy.c on Hopper GPUs: the blocks of a cluster hold
+ * a row in their shared memory, so that it is read once for the sums and the gradient; they read each other's
  * maximum and sum, and join them as ce_join does. */
 #include "ops/cuda/cross_entropy.cuh"
 #include "ops/cuda/hopper.cuh"

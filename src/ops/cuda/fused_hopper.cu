@@ -313,6 +313,8 @@ void hopper_dswiglu(Backend *be, const FusedCall &q)
     }
     e.wide = (bf16 *)q.wide.data, e.wide_row = q.wide.s[0], e.R = q.wide.n[0], e.part = q.part;
     e.gate = (const float *)q.gate.data, e.gate_row = q.gate.s[0];
-    if (q.lora.dropout.p > 0) launch<Backward, true>(be, "grouped_dswiglu", q.a, q.w, q.offsets, q.F, q.lora, e);
-    else                      launch<Backward, false>(be, "grouped_dswiglu", q.a, q.w, q.offsets, q.F, q.lora, e);
+    if (q.lora.dropout.p > 0)
+        launch<Backward, true>(be, "grouped_dswiglu", q.a, q.w, q.offsets, q.F, q.lora, e);
+    else
+        launch<Backward, false>(be, "grouped_dswiglu", q.a, q.w, q.offsets, q.F, q.lora, e);
 }

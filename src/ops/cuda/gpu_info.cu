@@ -87,7 +87,7 @@ void gpu_describe(char *out, size_t n)
              driver / 1000, driver % 1000 / 10, lt, dnn);
 }
 
-/* Which kernels run, and what nobody has tried on this GPU: the tests of this program run on an H200. */
+/* Which kernels run, and what is untested on this GPU: the tests of this program run on an H200. */
 void gpu_describe_kernels(char *out, size_t n)
 {
     cudaDeviceProp   p;

@@ -1,5 +1,4 @@
-/* ops/cuda/grouped_fused.cu -- grouped_fused.c on a GPU: which calls the fused kernels of the GPU's kernel set
- * take.
+/* ops/cuda/grouped_fused.cu -- grouped_fused.c on a GPU: which calls the fused kernels of a kernel set take.
  *
  * They require bf16 with rows aligned to 16 bytes; other calls take the separate ops, which also write the
  * padding rows. The backward kernels sum dgate per tile; a kernel here adds the tiles of a row in order. */

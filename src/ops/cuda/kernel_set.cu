@@ -46,8 +46,8 @@ static bool runs(const KernelSet *s, int major, int minor)
 static Status refuse(const char *name, const char *needs, const char *gpu, int major, int minor)
 {
     if (needs)
-        return fail(E_CONFIG, "device.kernels=%s: these kernels need %s, and %s has %d.%d; use auto", name, needs,
-                    gpu, major, minor);
+        return fail(E_CONFIG, "device.kernels=%s: these kernels need %s, and %s has %d.%d; use auto", name,
+                    needs, gpu, major, minor);
     return fail(E_CONFIG, "device.kernels=%s: there are auto, hopper and portable", name);
 }
 
@@ -62,6 +62,6 @@ Status kernel_set_choose(const KernelSet **out, const char *name, const char *gp
         if (runs(&sets[i], major, minor)) { *out = &sets[i]; return OK; }
     }
     if (!any) return refuse(name, needs, gpu, major, minor);
-    return fail(E_DEVICE, "%s has compute capability %d.%d, this program needs 8.0 or later (A100, RTX 30 and "
-                "newer); use --backend cpu", gpu, major, minor);
+    return fail(E_DEVICE, "%s has compute capability %d.%d, this program needs 8.0 or later (A100, RTX 30 "
+                "and newer); use --backend cpu", gpu, major, minor);
 }

@@ -2,7 +2,8 @@
  *
  * A set has an entry for every product and attention that has more than one kernel. The set is chosen once,
  * when the GPU is opened: "auto" takes the set that TREB_KERNELS names (for tests), else the first one that
- * runs on the GPU; device.kernels may name another that does. A NULL entry takes the kernels that every GPU has; the comment names them. */
+ * runs on the GPU; device.kernels may name another that does. A NULL entry takes the kernels that every GPU
+ * has; the comment names them. */
 #ifndef OPS_CUDA_KERNEL_SET_CUH
 #define OPS_CUDA_KERNEL_SET_CUH
 

@@ -1,9 +1,9 @@
 /* ops/cuda/portable_attention.cuh -- what forward and backward attention of portable_attention*.cu share: the
  * rows of tiles, their copies into shared memory, products of tiles by mma.sync.
  *
- * A tile is rows of one head in shared memory, CP columns of bf16: the head's C or fewer, the others zero. Its
- * lines are CP elements and 16 bytes apart, an odd number of 16-byte chunks, so that the 8 rows of an ldmatrix
- * lie in different banks. Copies are 16 bytes by cp.async.
+ * A tile is rows of one head in shared memory, CP columns of bf16: the head's C or fewer, the others zero.
+ * Its lines are CP elements and 16 bytes apart, an odd number of 16-byte chunks, so that the 8 rows of an
+ * ldmatrix lie in different banks. Copies are 16 bytes by cp.async.
  *
  * Segment i's tiles of n rows have the numbers from starts[i] / n + i on, which leaves each segment enough
  * numbers; a block finds its segment by bisection. */

@@ -1,8 +1,8 @@
-/* ops/cuda/portable_fp8.cu -- the e4m3 products of gemm_fp8.c on GPUs with FP8 units, compute capability 8.9 and
- * later: mma.sync on codes.
+/* ops/cuda/portable_fp8.cu -- the e4m3 products of gemm_fp8.c on GPUs with FP8 units, compute capability 8.9
+ * and later: mma.sync on codes.
  *
- * A block of eight warps computes 128 x 128 elements of c, a warp 64 x 32. A stage is 128 along K, one group of
- * scales: the product of a group has registers of its own, and scale times it is added to the sums in f32.
+ * A block of eight warps computes 128 x 128 elements of c, a warp 64 x 32. A stage is 128 along K, one group
+ * of scales: the product of a group has registers of its own, and scale times it is added to the sums in f32.
  * Tiles are drawn as in portable_grouped.cuh. Requires c, bias and res in bf16, rows of all operands on 16
  * bytes. */
 #include "ops/cuda/portable_grouped.cuh"
@@ -208,7 +208,7 @@ bool portable_gemm_fp8(Backend *be, const char *what, Fp8Call x)
                   (const float *)x.sb.data, (const bf16 *)x.bias.data, (const bf16 *)x.res.data,
                   (bf16 *)x.c.data, x.a.s[0], x.b.s[1], x.b.s[0], x.sa.s[0], x.sb.s[1], x.sb.s[0], x.c.s[0],
                   x.res.s[0], (int)x.a.n[1], (int)quant_groups(x.a.n[1]) };
-    LAUNCH(be, what, fp8_tiles, min_i64(cuda_compute_sms(be), most_tiles(p.g, GEMM_NT, x.a.n[0], BN)), THREADS,
-           STAGES * STAGE, p);
+    int64_t most = most_tiles(p.g, GEMM_NT, x.a.n[0], BN);
+    LAUNCH(be, what, fp8_tiles, min_i64(cuda_compute_sms(be), most), THREADS, STAGES * STAGE, p);
     return true;
 }

@@ -47,14 +47,18 @@ struct Store {
     }
     /* The strips of a tile; warps across a strip leave their sums in `part`. */
     template <class S>
-    __device__ static void put_squares(const Args &a, const TileJob &g, const Tile &t, const S &s, float *part)
+    __device__ static void put_squares(const Args &a, const TileJob &g, const Tile &t, const S &s,
+                                       float *part)
     {
         int down = (g.M + TILE_M - 1) / TILE_M * STRIPS, across = (g.N + SQUARES_COLS - 1) / SQUARES_COLS;
         #pragma unroll
         for (int i = 0; i < s.DOWN; i++) {
             float sum = 0.0f;
             #pragma unroll
-            for (int j = 0; j < s.ACROSS * 4; j++) sum = fmaf(s.d[i][j / 4][j % 4], s.d[i][j / 4][j % 4], sum);
+            for (int j = 0; j < s.ACROSS * 4; j++) {
+                float x = s.d[i][j / 4][j % 4];
+                sum = fmaf(x, x, sum);
+            }
             sum = warp_sum(sum);
             if (threadIdx.x % 32 == 0) part[(s.row() / 16 + i) * s.WARPS + s.col() / s.COLS] = sum;
         }
@@ -105,7 +109,8 @@ void portable_grouped(Backend *be, const GroupedCall &q)
     if (q.mode == GEMM_TN) { gradient(be, q); return; }
     TileJob g = tile_job(be, q.offsets, q.E, q.every, 0, q.c.n[1]);
     g.main = term_of(q.a, q.b), g.lora = lora_of(q.lora), g.dropout = q.dropout;
-    if (q.drops)                launch_tiles<Wide<GEMM_NN, true>>(be, "grouped_gemm", g, store_of(q), q.a.n[0]);
-    else if (q.mode == GEMM_NT) launch_tiles<Wide<GEMM_NT>>(be, "grouped_gemm", g, store_of(q), q.a.n[0]);
-    else                        launch_tiles<Wide<GEMM_NN>>(be, "grouped_gemm", g, store_of(q), q.a.n[0]);
+    Store::Args end = store_of(q);
+    if (q.drops)                launch_tiles<Wide<GEMM_NN, true>>(be, "grouped_gemm", g, end, q.a.n[0]);
+    else if (q.mode == GEMM_NT) launch_tiles<Wide<GEMM_NT>>(be, "grouped_gemm", g, end, q.a.n[0]);
+    else                        launch_tiles<Wide<GEMM_NN>>(be, "grouped_gemm", g, end, q.a.n[0]);
 }

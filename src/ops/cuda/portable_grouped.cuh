@@ -2,18 +2,18 @@
  * capability 8.0: cp.async into a ring of stages, ldmatrix, mma.sync.
  *
  * A block computes 128 x BN elements of c, a warp 64 x 64 of them (of a narrow tile 64 x 32). A stage is 64
- * along K of both operands, whole lines of 128 bytes (with 32 the loads were the bottleneck); stages beyond the next are in flight while a stage is multiplied, and the words of
- * the next 16 along K are read while the current ones are multiplied. A thread copies the same lines and the
- * same chunk of every stage. Rows outside an expert or a matrix are read
- * from the last row inside: what they give is not stored.
+ * along K of both operands, whole lines of 128 bytes (with 32 the loads were the bottleneck). Stages beyond
+ * the next are in flight while a stage is multiplied, and the words of the next 16 along K are read while the
+ * current ones are multiplied. A thread copies the same lines and the same chunk of every stage. Rows outside
+ * an expert or a matrix are read from the last row inside: what they give is not stored.
  *
  * Blocks are persistent and draw tiles from a counter in device memory (tile_queue.cuh says why): NT and NN
  * expert by expert, columns fastest; TN by falling number of rows.
  *
  * What multiplies is described by Product:
  *   MODE, BN    GEMM_NT, GEMM_NN, GEMM_TN; columns of a tile
- *   End         the epilogue: End::Args travels with the launch, End::put(args, job, tile, sums, shared memory)
- *               stores a tile
+ *   End         the epilogue: End::Args travels with the launch, End::put(args, job, tile, sums, shared
+ *               memory) stores a tile
  *   DROP_A      dropout of a's elements (NT, TN)
  *   DROP_LORA   dropout of the sums of the LoRA term, which comes first
  *   LoadB       how b comes into shared memory (BfB): the place to decode a compressed b */
@@ -50,10 +50,11 @@ typedef struct Operand { const bf16 *p; int64_t row; int rows, cols; } Operand;
 
 /* --- tiles of an operand in shared memory --- */
 
-/* SIZE along M or N by TILE_K. ALONG_K: SIZE lines of 128 bytes, else TILE_K lines of 2 SIZE bytes; the 16-byte
- * chunks of a line are swizzled so that neither the copies nor ldmatrix have bank conflicts. */
+/* SIZE along M or N by TILE_K. ALONG_K: SIZE lines of 128 bytes, else TILE_K lines of 2 SIZE bytes; the
+ * 16-byte chunks of a line are swizzled so that neither the copies nor ldmatrix have bank conflicts. */
 template <int SIZE, bool ALONG_K> struct OperandTile {
-    enum { BYTES = SIZE * TILE_K * (int)sizeof(bf16), LINE = 2 * (ALONG_K ? TILE_K : SIZE), CHUNKS = LINE / 16 };
+    enum { BYTES = SIZE * TILE_K * (int)sizeof(bf16), LINE = 2 * (ALONG_K ? TILE_K : SIZE),
+           CHUNKS = LINE / 16 };
 
     __device__ static uint32_t at(int line, int chunk)
     {
@@ -206,7 +207,8 @@ template <int MODE, int WIDE> struct TileWalk {
 
 /* A warp's part of a tile: the sums of 16 rows by 8 columns in the layout of mma_bf16. */
 template <int BN> struct Sums {
-    enum { COLS = BN < 128 ? BN / 2 : 64, WARPS = BN / COLS, DOWN = 4, ACROSS = COLS / 8 };   /* WARPS: across */
+    enum { COLS = BN < 128 ? BN / 2 : 64, WARPS = BN / COLS,   /* of a warp; across the tile */
+           DOWN = 4, ACROSS = COLS / 8 };
     float d[DOWN][ACROSS][4];
 
     __device__ void clear()
@@ -320,7 +322,7 @@ template <class P> struct TileProduct {
     __device__ TileProduct(const TileJob &job, const DropoutArgs &drop, uint32_t smem)
         : g(job), h(drop), base(smem) { }
 
-    /* Issues the first copies of a tile; nobody reads shared memory any more. */
+    /* Issues the first copies of a tile; shared memory must be free. */
     __device__ void start(const Tile &tile)
     {
         t = tile;
@@ -474,8 +476,8 @@ template <class F> __device__ inline void each_row(int row, F f)
 
 /* --- host --- */
 
-/* What epilogues get of shared memory: a number for each row and each of four warps across. It also pushes the
- * dynamic memory beyond the 48 KiB that a launch gets unasked, on top of which static memory comes. */
+/* What epilogues get of shared memory: a number for each row and each of four warps across. It also pushes
+ * the dynamic memory beyond the 48 KiB that a launch gets unasked, on top of which static memory comes. */
 enum { WORK_BYTES = TILE_M * 4 * (int)sizeof(float) };
 
 /* As many stages as let `blocks` blocks share an SM, or fewer blocks: of `bytes` each, and `shared` once. */
