@@ -104,13 +104,13 @@ expect 4 "No such file"      $treb tokenize --tokenizer "$tmp/none"
 # An image of one black pixel, and damaged files, which are reported while the other images are read.
 base64 -d > "$tmp/dot.png" \
     <<<iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC
-printf 'II*.....' > "$tmp/bad.jpg"; printf '\xff\xd8\xff\xe0' > "$tmp/cut"$'\xe9'.jpg
+printf '....ftypheic' > "$tmp/bad.jpg"; printf '\xff\xd8\xff\xe0' > "$tmp/cut"$'\xe9'.jpg
 expect 0 '"grid": [1, 16, 16]' $treb image "$tmp/dot.png" --json --index 0,393215
 expect 0 '"values": [-1.0, -1.0]' $treb image "$tmp/dot.png" --json --index 0,393215
 expect 0 "MP/s"              $treb image "$tmp/dot.png" --repeat 3 --min-pixels 1024
 expect 4 "2 of 3 pictures"   $treb image "$tmp/bad.jpg" "$tmp/dot.png" "$tmp/cut"$'\xe9'.jpg --json
 expect 4 '"tokens": 64'      $treb image "$tmp/bad.jpg" "$tmp/dot.png" --json
-expect 4 "TIFF is not read"  $treb image "$tmp/bad.jpg"
+expect 4 "HEIC is not read"  $treb image "$tmp/bad.jpg"
 expect 4 "No such file"      $treb image "$tmp/none.png"
 expect 4 "have 393216"       $treb image "$tmp/dot.png" --index 393216
 expect 2 "--index"           $treb image "$tmp/dot.png" --index 1,x

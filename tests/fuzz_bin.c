@@ -83,7 +83,7 @@ static void seed_from(Fuzz *f, int n)
 {
     static int32_t     ids[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, targets[8] = { 2, 3, 4, -1, -1, -1, 8, -1 };
     static RecordSlice slices[2] = { { 2, 4, 0, -1 }, { 4, 2, 1, 0 } };
-    static Frame       frames[2] = { { NULL, "picture one", 11 }, { NULL, "two", 3 } };
+    static Frame       frames[2] = { { .bytes = "picture one", .len = 11 }, { .bytes = "two", .len = 3 } };
     char               path[sizeof f->path + 16];
     BinWriter          w;
     FormatFile         file;

@@ -12,10 +12,10 @@ static void messages_with_marks(void)
         LOSS_ASSISTANT, TURN("user", PICTURE(2) "\nA? <b>") TURN("assistant", "It is <image>."),
         "It is <image>." END);
     expect_render(LINE(MESSAGE("system", "S") ", " USER("Hi") ", " ANSWER("Yo") ", " MESSAGE(
-                           "system", "dropped") ", " USER("x<image>y<image>") ", " ANSWER("Z"),
+                           "system", "again") ", " USER("x<image>y<image>") ", " ANSWER("Z"),
                        ", 'images': ['a', {'path': 'b'}]"),
                   LOSS_ASSISTANT,
-                  TURN("system", "S") TURN("user", "Hi") TURN("assistant", "Yo")
+                  TURN("system", "S") TURN("user", "Hi") TURN("assistant", "Yo") TURN("system", "again")
                       TURN("user", "x" PICTURE(2) "y" PICTURE(4)) TURN("assistant", "Z"),
                   "Yo" END "|Z" END);
 }

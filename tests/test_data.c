@@ -176,6 +176,33 @@ static void packs(void)
     free(summary);
 }
 
+/* A template of a file renders, is packed, and is one of the settings that packed files must agree with. */
+static void templates_of_files(void)
+{
+    static const char text[] =
+        "{% for m in messages %}[{{ m.role }}]{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% elif p.type == 'image' %}"
+        "<|vision_start|><|image_pad|><|vision_end|>{% else %}<|vision_start|><|video_pad|><|vision_end|>"
+        "{% endif %}{% endfor %}{% endif %}<|im_end|>{% endfor %}";
+    char path[512], *summary;
+    snprintf(path, sizeof path, "%s/own.jinja", set.dir);
+    tiny_write(path, text, sizeof text - 1);
+    EXPECT_SAID(data("inspect %s --sample 0 data.template=%s", recipe, path), 0,
+                "[user]question 0<|im_end|>");
+    EXPECT_SAID(data("check %s data.template=%s", recipe, path), 0, "own.jinja");
+    EXPECT_SAID(data("check %s --json data.template=%s", recipe, path), 0, "\"tokens\": ");
+    summary = strdup(strstr(said, "\"good\""));
+    *strstr(summary, "\"token_histogram\"") = 0;
+    EXPECT_SAID(data("pack %s %s/rendered data.template=%s", recipe, set.dir, path), 0, "50 samples");
+    EXPECT_SAID(
+        data("check %s 'data.train[0].path=%s/rendered' --json data.template=%s", recipe, set.dir, path), 0,
+        summary);
+    EXPECT_SAID(data("check %s 'data.train[0].path=%s/rendered'", recipe, set.dir), 2,
+                "packed with template");
+    EXPECT_SAID(data("check %s data.template=chatlm", recipe), 4, "data.template (model, chatml or a file)");
+    free(summary);
+}
+
 int main(void)
 {
     treb = getenv("TREB") ? getenv("TREB") : "build/treb";
@@ -192,6 +219,7 @@ int main(void)
     RUN(inspect_shows_kinds);
     RUN(inspect_writes_a_page);
     RUN(packs);
+    RUN(templates_of_files);
     tiny_set_close(&set);
     rmdir(lab_tmp());
     return lab_report();

@@ -371,7 +371,7 @@ static void warnings_about_pixels_are_errors(void)
 static void other_formats_are_named(void)
 {
     Image im = { 0 };
-    EXPECT_FAIL(image_decode(&im, "II*.........", 12, NULL, "a.jpg"), E_DATA, "a.jpg: TIFF");
+    EXPECT_FAIL(image_decode(&im, "....ftypheic", 12, NULL, "a.jpg"), E_DATA, "a.jpg: HEIC");
     EXPECT_FAIL(image_decode(&im, "....ftypavif", 12, NULL, "a.jpg"), E_DATA, "AVIF");
     EXPECT_FAIL(image_decode(&im, "<html>", 6, NULL, "a.jpg"), E_DATA, "not a JPEG");
     EXPECT_FAIL(image_decode(&im, "", 0, NULL, "a.jpg"), E_DATA, "not a JPEG");

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static _Thread_local char text[4096];
+static _Thread_local char text[16384];
 
 /* Messages quote names and texts of files: their control characters must not reach a terminal. Line breaks
  * and tabs stay. */

@@ -221,7 +221,11 @@ static void print_check(const DataCheck *c)
     printf("  %lld pictures and slices of videos, %lld patches; %.1f MP decoded, %.0f samples/s, %.0f MP/s\n",
            (long long)c->pictures, (long long)c->patches, c->megapixels, (double)d->samples / c->seconds,
            c->megapixels / c->seconds);
-    if (tokens) printf("  chat template: %s\n", c->view.sample.chat.template ? "the model's own" : "ChatML");
+    const char *word = c->setup->recipe.data.template;
+    if (tokens)
+        printf("  chat template: %s\n", !c->view.sample.chat.template ? "ChatML"
+                                         : strcmp(word, "model")       ? word
+                                                                       : "the model's own");
     if (tokens) print_buckets("tokens", c->token_bucket);
     print_buckets("patches", c->patch_bucket);
     printf("  over budget: %lld refused, %lld left out by data.truncation\n", (long long)c->over,

@@ -220,7 +220,6 @@ static Status put_turns(Render *r)
     for (int i = 0; i < n; i++) {
         const ChatTurn *t = &c->turn[i];
         bool answer = t->role == ROLE_ASSISTANT && i > question;
-        if (t->role == ROLE_SYSTEM && i) continue;       /* the template has a system turn at the top only */
         TRY(put_turn(r, i, t->loss >= 0 ? t->loss : answer || chat->loss == LOSS_ALL));
     }
     if (chat->prompt_only) TRY(put_header(r, "assistant\n"));

@@ -189,7 +189,9 @@ static Status put_all(SpanRender *s)
     }
     TRY(encode_text(s, from, s->text.len));
     if (s->images + s->videos == s->c->medias) return OK;
-    return fail(E_DATA, "the chat template shows %d of the sample's %d pictures and videos",
+    return fail(E_DATA,
+                "the chat template shows %d of the sample's %d pictures and videos as <|image_pad|> or "
+                "<|video_pad|>; other markers of pictures are not read: data.template=chatml writes these",
                 s->images + s->videos, s->c->medias);
 }
 

@@ -27,20 +27,26 @@ static char *source_from_json(const Json *file)
     return json_is_string(v) ? strdup(json_string_value(v)) : NULL;
 }
 
+/* A Jinja file, or a JSON file with the key chat_template; *source is NULL where that has none. */
+static Status load_source(char **source, const char *path)
+{
+    size_t len, n = strlen(path);
+    Json  *file;
+    if (n < 5 || strcmp(path + n - 5, ".json")) return file_load(source, &len, path, TEMPLATE_MAX);
+    TRY(json_load(&file, path));
+    *source = source_from_json(file);
+    json_decref(file);
+    return OK;
+}
+
 static Status find_source(char **source, Path path, const char *folder, const Json *config)
 {
     static const char *const names[] = { "chat_template.jinja", "chat_template.json" };
-    size_t                   len;
-    Json                    *file;
     *source = NULL;
     for (int i = 0; i < 2; i++) {
         if (!folder_has(folder, names[i])) continue;
         TRY(path_join(path, folder, names[i]));
-        if (!i) return file_load(source, &len, path, TEMPLATE_MAX);
-        TRY(json_load(&file, path));
-        *source = source_from_json(file);
-        json_decref(file);
-        return OK;
+        return load_source(source, path);
     }
     TRY(path_join(path, folder, "tokenizer_config.json"));
     *source = source_from_json(config);
@@ -89,7 +95,7 @@ static Status open_source(ChatTemplate **out, const char *source, const char *pa
     Status         st = jinja_open(&jinja, source, strlen(source), path);
     if (st)
         return fail(st,
-                    "%s; the model's chat template is not read: data.template=chatml trains with ChatML "
+                    "%s; this chat template is not read: data.template=chatml trains with ChatML "
                     "instead",
                     status_text());
     ChatTemplate *t = calloc(1, sizeof *t);
@@ -100,14 +106,35 @@ static Status open_source(ChatTemplate **out, const char *source, const char *pa
     return *out    = t, OK;
 }
 
+static Status load_config(Json **config, const char *folder)
+{
+    Path path;
+    *config = NULL;
+    TRY(path_join(path, folder, "tokenizer_config.json"));
+    return file_is(path) ? json_load(config, path) : OK;
+}
+
+Status chat_template_open_file(ChatTemplate **t, const char *folder, const char *path)
+{
+    Json *config;
+    char *source = NULL;
+    *t           = NULL;
+    TRY(load_config(&config, folder));
+    Status st = load_source(&source, path);
+    if (!st && !source) st = fail(E_DATA, "%s: no chat_template in it", path);
+    if (!st) st = open_source(t, source, path, config);
+    free(source);
+    json_decref(config);
+    return st;
+}
+
 Status chat_template_open(ChatTemplate **t, const char *folder)
 {
     Path  path;
-    Json *config = NULL;
+    Json *config;
     char *source = NULL;
     *t           = NULL;
-    TRY(path_join(path, folder, "tokenizer_config.json"));
-    if (file_is(path)) TRY(json_load(&config, path));
+    TRY(load_config(&config, folder));
     Status st = find_source(&source, path, folder, config);
     if (!st && source) st = open_source(t, source, path, config);
     free(source);

@@ -19,6 +19,9 @@ typedef struct ChatTemplate {
 } ChatTemplate;
 
 MUST Status chat_template_open(ChatTemplate **t, const char *folder); /* *t is NULL where there is none */
+/* The template of a file (Jinja, or JSON with the key chat_template), with the special tokens of the folder.
+ */
+MUST Status chat_template_open_file(ChatTemplate **t, const char *folder, const char *path);
 void        chat_template_close(ChatTemplate *t);                     /* NULL is fine */
 
 /* The messages of c as the template reads them: role, content (a string, or parts where media are shown),

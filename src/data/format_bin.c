@@ -134,11 +134,23 @@ static Status bin_read(const FormatFile *f, int64_t i, Record *r)
 
 static const char *const picture_settings[] = { "patch", "frames", "min_pixels", "max_pixels" };
 
+/* Files that were packed by a chat template do not suit a run that renders ChatML, which has no such setting.
+ */
+static Status template_suits(const FormatFile *f, const Json *have, const Json *want)
+{
+    if (!json_has(have, "template") || json_has(want, "template")) return OK;
+    return fail(E_CONFIG,
+                "%s: packed with template = %lld, this run renders ChatML; pack the data again with "
+                "this recipe",
+                f->path, (long long)json_integer_value(json_object_get(have, "template")));
+}
+
 static Status bin_suits(const FormatFile *f, const Json *want)
 {
     const Bin  *b = f->self;
     const char *key;
     Json       *value;
+    TRY(template_suits(f, b->settings, want));
     json_object_foreach((Json *)want, key, value) {
         const Json *have = json_object_get(b->settings, key);
         bool        of_pictures = false;

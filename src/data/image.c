@@ -15,7 +15,7 @@ enum { SLACK = 16 };                 /* vector stores may write past the last pi
 
 /* Every picture format there is; row x is `const ImageFormat image_x`. Suffixes, MIME types and messages
  * derive from it. */
-#define FORMAT_TABLE(ROW) ROW(jpeg) ROW(png) ROW(webp) ROW(gif) ROW(bmp)
+#define FORMAT_TABLE(ROW) ROW(jpeg) ROW(png) ROW(webp) ROW(gif) ROW(bmp) ROW(tiff)
 
 #define ROW(x) extern const ImageFormat image_##x;
 FORMAT_TABLE(ROW)
@@ -29,7 +29,7 @@ enum { FORMATS = sizeof formats / sizeof *formats };
 /* Common formats that are not read, so that the error can name them. */
 static const struct { const char *name; size_t at; const char *mark;
 } refused[] = {
-    { "TIFF", 0, "II*" },     { "TIFF", 0, "MM" },       { "AVIF", 4, "ftypavif" },
+    { "AVIF", 4, "ftypavif" },
     { "HEIC", 4, "ftyphei" }, { "HEIC", 4, "ftypmif1" }, { "SVG", 0, "<svg" },
 };
 

@@ -1,12 +1,11 @@
-/* data/image_bmp.c -- BMP without run-length compression: 1, 4 and 8 bits with a palette, 16, 24 and 32 bits.
- */
+/* data/image_bmp.c -- BMP: 1, 4 and 8 bits with a palette, the last two also in runs; 16, 24 and 32 bits. */
 #include "data/image_private.h"
 
 #include <string.h>
 
 typedef struct Bmp {
     int64_t        w, h;
-    bool           top_down;
+    bool           top_down, runs;       /* runs: pixels are run-length compressed */
     int            bits, entry, colours; /* entry: bytes of a palette's row */
     uint32_t       mask[3];              /* of red, green and blue; 0: whole bytes */
     const uint8_t *palette, *pixels;
@@ -40,7 +39,8 @@ static Status read_header(Bmp *b, const ImageFile *f, uint32_t *size)
     if (compression == 3 || compression == 6) {
         if (f->len < 14 + 40 + 12) return bad(f, "the header is damaged");
         for (int i = 0; i < 3; i++) b->mask[i] = le32(h + 40 + 4 * i);
-    } else if (compression) return bad(f, "its compression is not read; convert it to PNG");
+    } else if ((compression == 1 && b->bits == 8) || (compression == 2 && b->bits == 4)) b->runs = true;
+    else if (compression) return bad(f, "its compression is not read; convert it to PNG");
     if (b->bits == 16 && !compression) b->mask[0] = 0x7c00, b->mask[1] = 0x3e0, b->mask[2] = 0x1f;
     bool known =
         b->bits == 1 || b->bits == 4 || b->bits == 8 || b->bits == 16 || b->bits == 24 || b->bits == 32;
@@ -93,11 +93,62 @@ static void put_pixel(const Bmp *b, const uint8_t *row, int64_t x, uint8_t *rgb)
     else rgb[0] = p[2], rgb[1] = p[1], rgb[2] = p[0];
 }
 
+/* ---- runs ---- */
+
+typedef struct Runs { const Bmp *b; const uint8_t *p, *end; Image *im; int64_t x, y; } Runs;
+
+static void put_index(Runs *r, int index)
+{
+    const Bmp *b = r->b;
+    if (r->x >= b->w || r->y >= b->h) return;
+    const uint8_t *c = b->palette + (size_t)(index < b->colours ? index : 0) * (size_t)b->entry;
+    uint8_t       *rgb = r->im->rgb + 3 * ((b->top_down ? r->y : b->h - 1 - r->y) * b->w + r->x++);
+    rgb[0] = c[2], rgb[1] = c[1], rgb[2] = c[0];
+}
+
+static int half(const Bmp *b, uint8_t v, int i) { return b->bits == 8 ? v : i % 2 ? v & 15 : v >> 4; }
+
+/* n pixels written out, padded to two bytes. */
+static bool put_plain(Runs *r, int n)
+{
+    int bytes = r->b->bits == 8 ? n : (n + 1) / 2;
+    if (r->end - r->p < bytes) return false;
+    for (int i = 0; i < n; i++) put_index(r, half(r->b, r->p[r->b->bits == 8 ? i : i / 2], i));
+    r->p += bytes + (bytes % 2 && r->end - r->p > bytes);
+    return true;
+}
+
+/* One step of the decoder; false at the end of the picture or of the file. */
+static bool next_run(Runs *r)
+{
+    if (r->end - r->p < 2) return false;
+    int n = r->p[0], v = r->p[1];
+    r->p += 2;
+    for (int i = 0; i < n; i++) put_index(r, half(r->b, (uint8_t)v, i));
+    if (n) return true;
+    if (v > 2) return put_plain(r, v);
+    if (v == 0) r->x = 0, r->y++;
+    if (v == 2 && r->end - r->p >= 2) r->x += r->p[0], r->y += r->p[1], r->p += 2;
+    return v != 1 && r->y < r->b->h;
+}
+
+/* Pixels that no run names have the first colour. */
+static Status read_runs(const Bmp *b, Image *im, const ImageFile *f)
+{
+    Runs r = { .b = b, .p = b->pixels, .end = f->bytes + f->len, .im = im };
+    for (r.y = 0; r.y < b->h; r.y++, r.x = 0)
+        while (r.x < b->w) put_index(&r, 0);
+    r.x = r.y = 0;
+    while (next_run(&r)) {}
+    return OK;
+}
+
 static Status read_image(Image *im, ImageHead *head, const ImageFile *f)
 {
     Bmp b;
     TRY(bmp_open(&b, head, f));
     TRY(image_reserve_checked(im, head, f));
+    if (b.runs) return read_runs(&b, im, f);
     if ((size_t)b.h > (f->len - (size_t)(b.pixels - f->bytes)) / b.stride)
         return bad(f, "the file ends early");
     for (int64_t y = 0; y < b.h; y++) {

@@ -31,12 +31,20 @@ static Status same_token(const char *name, int64_t model, int32_t tokenizer)
                 (long long)model, name, tokenizer);
 }
 
+/* word: model, chatml, or a file. */
+static Status choose_template(Chat *chat, const Tokenizer *t, const char *word)
+{
+    if (!strcmp(word, "chatml")) return OK;
+    return strcmp(word, "model") ? tokenizer_template_file(t, word, &chat->template)
+                                 : tokenizer_template(t, &chat->template);
+}
+
 Status sample_conf(SampleConf *c, const Config *recipe, const Tokenizer *t, const PatchShape *patch,
                    const StreamShape *stream, const Budget *b)
 {
     *c = (SampleConf){ .stream = *stream, .picture = *patch, .frame = *patch, .budget = *b };
     c->chat.tokenizer = t;
-    if (t && strcmp(recipe->data.template, "chatml")) TRY(tokenizer_template(t, &c->chat.template));
+    if (t) TRY(choose_template(&c->chat, t, recipe->data.template));
     if (t) chat_tokens_find(&c->chat.token, t);
     else   c->chat.token = (ChatTokens){ -1, -1, -1, -1, -1, -1, -1 };
     TRY(same_token("<|image_pad|>", stream->image_token, c->chat.token.image_pad));

@@ -24,6 +24,9 @@ void tokenizer_close(Tokenizer *t)
     free(t->normal.token);
     for (int i = 0; i < t->splits; i++) pcre2_code_free(t->split[i]);
     chat_template_close(t->template);
+    for (int i = 0; t->files && i < t->files->n; i++)
+        chat_template_close(t->files->row[i].template), free(t->files->row[i].path);
+    free(t->files), free(t->folder);
     free(t->template_error);
     free(t);
 }
@@ -185,6 +188,29 @@ Status tokenizer_template(const Tokenizer *t, const ChatTemplate **out)
 {
     *out = t->template;
     return t->template_error ? fail(E_DATA, "%s", t->template_error) : OK;
+}
+
+static Status open_file(const Tokenizer *t, TemplateFiles *f, const char *path)
+{
+    if (f->n == TEMPLATE_FILES) return fail(E_CONFIG, "data.template: more than %d files", TEMPLATE_FILES);
+    TRY(chat_template_open_file(&f->row[f->n].template, t->folder, path));
+    f->row[f->n++].path = strdup(path);
+    return OK;
+}
+
+Status tokenizer_template_file(const Tokenizer *t, const char *path, const ChatTemplate **out)
+{
+    TemplateFiles *f = t->files;
+    Status         st = OK;
+    int            i = 0;
+    *out = NULL;
+    if (!f) return fail(E_CONFIG, "data.template = %s: the folder of the tokenizer is not known", path);
+    pthread_mutex_lock(&f->lock);
+    while (i < f->n && strcmp(f->row[i].path, path)) i++;
+    if (i == f->n) st = open_file(t, f, path);
+    if (!st) *out = f->row[i].template;
+    pthread_mutex_unlock(&f->lock);
+    return st ? wrap(st, "data.template (model, chatml or a file)") : OK;
 }
 
 size_t tokenizer_token_bytes(const Tokenizer *t, int32_t id)

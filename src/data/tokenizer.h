@@ -32,6 +32,9 @@ MUST Status tokenizer_decode_next(const Tokenizer *t, Text *out, const int32_t *
  * E_DATA where it has one that is not read. */
 MUST Status tokenizer_template(const Tokenizer *t, const struct ChatTemplate **out);
 
+/* The template of another file; it belongs to the tokenizer. */
+MUST Status tokenizer_template_file(const Tokenizer *t, const char *path, const struct ChatTemplate **out);
+
 size_t tokenizer_token_bytes(const Tokenizer *t, int32_t id); /* bytes of text that the token stands for */
 bool   tokenizer_is_added(const Tokenizer *t, int32_t id);
 int32_t     tokenizer_id(const Tokenizer *t, const char *token);  /* id of an added token; -1: none */

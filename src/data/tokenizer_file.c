@@ -362,6 +362,9 @@ Status tokenizer_open(Tokenizer **t, const char *path)
     if (!folder_is(path) && slash) *slash = 0;
     else if (!folder_is(path)) strcpy(folder, ".");
     read_ends(*t, folder);
+    (*t)->folder = strdup(folder), (*t)->files = calloc(1, sizeof *(*t)->files);
+    if (!(*t)->folder || !(*t)->files) return fail(E_FIT, "%s: no memory", path);
+    pthread_mutex_init(&(*t)->files->lock, NULL);
     if (chat_template_open(&(*t)->template, folder)) (*t)->template_error = strdup(status_text());
     return OK;
 }

@@ -12,6 +12,7 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 
+#include <pthread.h>
 #include "base/json.h"
 #include "data/tokenizer.h"
 #include "data/tokenizer_scan.h"
@@ -65,6 +66,13 @@ typedef struct Spaces {
 
 enum { MAX_SPLITS = 8 };
 
+enum { TEMPLATE_FILES = 8 };
+typedef struct TemplateFiles {
+    pthread_mutex_t lock;
+    struct { char *path; struct ChatTemplate *template; } row[TEMPLATE_FILES];
+    int             n;
+} TemplateFiles;
+
 struct Tokenizer {
     Vocab       vocab;
     MergeTable  merges;
@@ -78,6 +86,8 @@ struct Tokenizer {
     const char *begin_text;               /* while reading: of `begin`, in the Json; or NULL */
     int32_t     begin, end;               /* before a plain text; eos_token; -1: none */
     struct ChatTemplate *template; /* of its folder; NULL: none */
+    char *folder;                  /* of its files; NULL: unknown */
+    struct TemplateFiles *files;   /* templates of other files */
     char *template_error;          /* why the folder's template is not read; NULL: it is, or there is none */
 };
 

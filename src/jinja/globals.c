@@ -7,6 +7,8 @@
 
 enum { RANGE_MAX = 100000 };
 
+enum { MAX_MESSAGE = 12000 }; /* bytes of raise_exception's message; a Status holds somewhat more */
+
 static Status global_range(Jinja *j, Value self, const Value *a, Value *out)
 {
     int64_t from = 0, to, step = 1;
@@ -90,7 +92,7 @@ static Status global_raise(Jinja *j, Value self, const Value *a, Value *out)
 {
     Value text;
     TRY(to_str(j, &text, a[0]));
-    return fail(E_DATA, "%.*s", text.n > 1900 ? 1900 : (int)text.n, text.s);
+    return fail(E_DATA, "%.*s", text.n > MAX_MESSAGE ? MAX_MESSAGE : (int)text.n, text.s);
 }
 
 static Status read_now(const char *text, struct tm *now)

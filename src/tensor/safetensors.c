@@ -275,6 +275,24 @@ static Status shards_list(Json *map, const char ***out, int *n)
     return OK;
 }
 
+/* Names the files of an index that are not in its folder, the first few of many. */
+static Status shards_check(const char *dir, const char **list, int n)
+{
+    char   path[PATH_MAX], names[400] = "";
+    int    missing = 0;
+    size_t at = 0;
+    for (int i = 0; i < n; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, list[i]);
+        if (access(path, F_OK) == 0) continue;
+        if (missing++ < 4 && at < sizeof names)
+            at +=
+                (size_t)snprintf(names + at, sizeof names - at, "%s%.80s", missing > 1 ? ", " : "", list[i]);
+    }
+    if (!missing) return OK;
+    return fail(E_IO, "%d of %d files of the model are missing: %s%s; " AGAIN, missing, n, names,
+                missing > 4 ? ", …" : "");
+}
+
 static Status shards_open(SafeTensors *s, const char *dir, const char **list, int n)
 {
     char path[PATH_MAX];
@@ -312,6 +330,7 @@ static Status index_open(SafeTensors *s, const char *dir, const char *path)
     Json        *map = json_object_get(root, "weight_map");
     if (!st && !json_object_size(map)) st = fail(E_DATA, "no weight_map in it; " AGAIN);
     if (!st) st = shards_list(map, &list, &n);
+    if (!st) st = shards_check(dir, list, n);
     if (!st) st = shards_open(s, dir, list, n);
     if (!st) st = index_agrees(s, map, list);
     free(list);
