@@ -1,37 +1,7 @@
-/* tests/fuzz_csv.c -- hostile tables of texts: any bytes are refused with a text, or every row of the file
- * reads as text or fails with one. */
-#include "base/folder.h"
-#include "data/format.h"
+/* tests/fuzz_csv.c -- hostile tables of texts; see fuzz_rows.h. */
+#include "fuzz_rows.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-static void rows_read(const FormatFile *f)
-{
-    int64_t step = f->samples / 64 + 1;
-    for (int64_t i = 0; i < f->samples; i += step) {
-        Record r;
-        if (format_read(f, i, &r)) {
-            REQUIRE(status_text()[0], "an error without text");
-            continue;
-        }
-        REQUIRE(r.kind == RECORD_JSON && r.len >= 2 && r.text[0] == '{' && r.text[r.len - 1] == '}',
-                "row %lld", (long long)i);
-        record_close(&r);
-    }
-}
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
-    FormatFile f;
-    if (format_open_memory(&f, "csv", data, size, "fuzz.csv", &(FormatConf){ 0 })) {
-        REQUIRE(status_text()[0], "a refusal without text");
-        return 0;
-    }
-    rows_read(&f);
-    format_close(&f);
-    return 0;
-}
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) { return fuzz_rows("csv", data, size); }
 
 #ifndef TREB_LIBFUZZER
 #include "fuzz_driver.h"
