@@ -287,7 +287,7 @@ static void nearest_key(void)
     REFUSED("image: {max_pixel: 3}", "Did you mean image.max_pixels?");
     REFUSED("train: {qqqqqqqq: 3}", "train.qqqqqqqq: not a key. `treb help train` lists");
     REFUSED("\ntrian: {max_steps: 3}", "r.yaml:2: trian: not a section. Did you mean train?");
-    REFUSED("zzzzzzzz: 1", "zzzzzzzz: not a section. `treb help config`");
+    REFUSED("zzzzzzzz: 1", "zzzzzzzz: not a section. `treb help` lists");
     SET_REFUSED("optm.learning_rate=1", "optm: not a section. Did you mean optim?");
     REFUSED("train: {learning_rate: 1}", "train.learning_rate: not a key here. It is optim.learning_rate.");
     REFUSED("model: {max_pixels: 1}", "It is image.max_pixels or video.max_pixels.");

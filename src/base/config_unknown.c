@@ -39,15 +39,17 @@ static bool find_homes(char *buf, size_t size, const char *word)
     return used > 0;
 }
 
-/* The row spelt most like word; at equal likeness one of the section at hand. */
+/* The row spelt most like word; at equal likeness one of the section at hand. A row of another section than
+ * the one that was written differs by one letter at most in a short word. */
 static const ConfigRow *find_nearest(ConfigRows rows, const char *section, const char *word)
 {
     const ConfigRow *best = NULL;
     int least = INT_MAX;
     for EACH_ROW(r, rows) {
         int unlike = str_unlike(word, r->key);
-        if (unlike == INT_MAX) continue;
-        int score = 2 * unlike + (strcmp(r->section, section) != 0);
+        bool other  = strcmp(r->section, section) != 0;
+        if (unlike == INT_MAX || (other && *section && unlike > 1 && strlen(word) < 8)) continue;
+        int score = 2 * unlike + other;
         if (score < least) least = score, best = r;
     }
     return best;
@@ -107,7 +109,8 @@ Status config_unknown_section(const char *word)
     if (best) return fail(E_CONFIG, "%s: not a section. Did you mean %s?", said, best->name);
     const ConfigRow *r = find_nearest(config_rows(), "", word);
     if (r) return fail(E_CONFIG, "%s: not a section. Did you mean %s.%s?", said, r->section, r->key);
-    return fail(E_CONFIG, "%s: not a section. `treb help config` lists all keys.", said);
+    return fail(E_CONFIG, "%s: not a section. `treb help` lists sections, `treb help SECTION` their keys.",
+                said);
 }
 
 Status config_unknown_field(const char *entry, const char *word)

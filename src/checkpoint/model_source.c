@@ -76,6 +76,22 @@ static Status open_checkpoint(ModelSource *s, const char *path)
     return read_config(&s->hf, state);
 }
 
+/* A file in the place of a folder, and a folder that lacks what every model has. */
+static Status check_folder(const char *path)
+{
+    if (!file_is(path)) return fail(E_IO, "model.path = %s: No such file or directory", path);
+    if (!folder_is(path))
+        return fail(E_CONFIG, "model.path = %s is a file; set the folder that it is in", path);
+    bool words = folder_has(path, "tokenizer.json") || folder_has(path, "vocab.json") ||
+                 folder_has(path, "tiktoken.model");
+    if (!words || !folder_has(path, "config.json"))
+        return fail(E_IO,
+                    "model.path = %s has no %s; a model folder has config.json, tokenizer.json and "
+                    "model*.safetensors, as the hub has them: copy or download all of it",
+                    path, words ? "config.json" : "tokenizer.json");
+    return OK;
+}
+
 static Status find_folder(ModelSource *s, const char *path)
 {
     Path found;
@@ -90,6 +106,7 @@ static Status find_folder(ModelSource *s, const char *path)
                     "model.path to its base model", path);
     TRY_CTX(checkpoint_refuse_run_folder(path), "model.path");
     if (checkpoint_is(path) && !weights_exist(path)) return open_checkpoint(s, path);
+    TRY(check_folder(path));
     s->weights = path;
     TRY(set_folder(s, path));
     return read_config(&s->hf, path);

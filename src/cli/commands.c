@@ -4,8 +4,8 @@
 
 /* In the order that `treb --help` lists them. */
 #define VERBS(V) \
-    V(train) V(launch) V(plan) V(profile) V(diagnose) V(tune) V(config) V(data) V(convert) V(parity) \
-    V(bench) V(image) V(tokenize) V(report) V(watch) V(eval) V(generate) V(doctor)
+    V(init) V(train) V(launch) V(plan) V(profile) V(diagnose) V(tune) V(config) V(data) V(convert) \
+    V(parity) V(bench) V(image) V(tokenize) V(report) V(watch) V(eval) V(generate) V(chat) V(doctor)
 
 #define V(name) extern const Command command_##name;
 VERBS(V)

@@ -135,7 +135,7 @@ Status generate_answers(Generator *g, const GenerateConf *conf, int64_t n, const
     for (int64_t i = 0; i < n; i++) g->doc[i] = doc ? doc[i] : (int32_t)i;
     for (int64_t at = 0; at < conf->max_new; at++) {
         if (at) TRY(decode_step(&g->decode, n, g->doc, g->id));
-        if (g->decode.finished) break;
+        if (g->decode.finished || (conf->stop_now && *conf->stop_now)) break;
         TRY(sample_tokens(g, conf, out, at, &n));
     }
     return g->not_finite ? not_finite() : OK;

@@ -9,6 +9,8 @@
 #include "data/ids.h"
 #include "engine/decode.h"
 
+#include <signal.h>
+
 enum { MAX_STOPS = 8 };
 
 typedef struct GenerateConf {
@@ -21,6 +23,7 @@ typedef struct GenerateConf {
     int      stops;
     void   (*on_token)(void *self, int64_t doc, int32_t id); /* called with every token; or NULL */
     void    *self;
+    const volatile sig_atomic_t *stop_now; /* not NULL: *stop_now ends all documents; for one rank */
 } GenerateConf;
 
 typedef struct TokenCandidate { float p; int32_t id; } TokenCandidate;
