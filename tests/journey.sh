@@ -57,7 +57,8 @@ check "models alone" [ -s again/checkpoint-2/model.safetensors -a ! -e again/che
 says 2 "save_only_model" run again train.max_steps=5 checkpoint.resume_from_checkpoint=auto
 sed 's/"role": *"assistant"/"loss": false, "role": "assistant"/g' set/train.jsonl > set/masked.jsonl
 says 4 "nothing to learn" run masked "data.train=[set/masked.jsonl]"
-run stopped train.max_steps=100000 checkpoint.save_steps=0 >out 2>&1 & job=$!
+"$treb" "${mine[@]}" checkpoint.output_dir=stopped train.max_steps=100000 checkpoint.save_steps=0 \
+    >out 2>&1 & job=$!
 for i in $(seq 400); do grep -q "^step 2/" out && break; sleep 0.05; done
 kill -TERM $job; wait $job           # the shell lets jobs ignore SIGINT
 check "a signal says how to go on" has "checkpoint.resume_from_checkpoint=auto"

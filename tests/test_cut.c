@@ -218,7 +218,7 @@ static void expect_loaded(const ModelShape *s, Backend *be, const SafeTensors *s
     EXPECT_OK(model_init(&a.m, be, 9));
     for (int i = 0; i < b.m.params.n; i++)
         memset(b.m.params.p[i]->shard.w.data, 0x7f, (size_t)t_bytes(b.m.params.p[i]->shard.w));
-    EXPECT_OK(weights_read(&b.m, be, st, &read));
+    EXPECT_OK(weights_read(&b.m, be, st, NULL, &read));
     for (int i = 0; i < a.m.params.n; i++) {
         const Param *p = a.m.params.p[i], *q = b.m.params.p[i];
         StridedRange c[SHARD_VIEW_RANGES];
@@ -297,7 +297,7 @@ static void a_node_reads_the_file_once(void)
         EXPECT_OK(st_open(&st, lab_path("large")));
         for (int rank = 0; rank < 8; rank++) {
             part_open(&r, &s, NULL, &layouts[i], rank, 8, BF16, SLICED_STATE);
-            EXPECT_OK(weights_read(&r.m, &be, &st, &elements));
+            EXPECT_OK(weights_read(&r.m, &be, &st, NULL, &elements));
             part_close(&r);
         }
         st_close(&st);

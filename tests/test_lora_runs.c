@@ -568,7 +568,8 @@ static void merge(const char *dir, const char *base, Engine *with, const ModelSh
     EXPECT_OK(model_open(&m, s, NULL));
     EXPECT_OK(model_open_whole(&adapted, s, NULL, c));
     EXPECT_OK(st_open(&st, base));
-    EXPECT_OK(peft_merge(&m, &adapted, &with->be, &st, (ParamSource){ from_engine, with }, dir, dtype, 0));
+    EXPECT_OK(
+        peft_merge(&m, &adapted, &with->be, &st, (ParamSource){ from_engine, with, NULL }, dir, dtype, 0));
     st_close(&st);
     model_close(&m), model_close(&adapted);
 }

@@ -96,7 +96,7 @@ static void save(RankPart *r, const ModelShape *s, const LoraConf *c, const char
     folder_remove(dir);
     EXPECT_OK(backend_open(&be, "cpu"));
     EXPECT_OK(model_open_whole(&whole, s, NULL, c));
-    EXPECT_OK(peft_save(&whole, &be, (ParamSource){ from_bound, r }, dir, "some/base"));
+    EXPECT_OK(peft_save(&whole, &be, (ParamSource){ from_bound, r, NULL }, dir, "some/base"));
     model_close(&whole);
     backend_close(&be);
 }

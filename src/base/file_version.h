@@ -5,14 +5,15 @@
 #define BASE_FILE_VERSION_H
 
 enum {
-    MANIFEST_VERSION      = 1,           /* MANIFEST.json of a checkpoint: "format" */
-    SHARDS_VERSION        = 1,           /* state/rank-R/runs.json: "format" */
-    LORA_STATE_VERSION    = 1,           /* state/adapter.json: "format" */
-    TRAINER_STATE_VERSION = 1,           /* trainer_state.json: "format" */
-    LOADER_STATE_VERSION  = 1,           /* data loader in trainer_state.json: "version" */
-    HARDWARE_VERSION      = 1,           /* measured hardware profile: "format" */
-    BIN_VERSION           = 1,           /* header of a .bin dataset */
-    PROFILE_VERSION       = 1,           /* profile.json: "format" */
+    MANIFEST_VERSION      = 1, /* MANIFEST.json of a checkpoint: "format" */
+    SHARDS_VERSION        = 1, /* state/rank-R/runs.json: "format" */
+    LORA_STATE_VERSION    = 1, /* state/adapter.json: "format" */
+    TRAINER_STATE_VERSION = 1, /* trainer_state.json: "format" */
+    LOADER_STATE_VERSION  = 1, /* data loader in trainer_state.json: "version" */
+    HARDWARE_VERSION      = 1, /* measured hardware profile: "format" */
+    BIN_VERSION           = 1, /* header of a .bin dataset */
+    INDEX_CACHE_VERSION   = 1, /* header of a file of sample sizes in the cache folder */
+    PROFILE_VERSION       = 1, /* profile.json: "format" */
 };
 
 #endif

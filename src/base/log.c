@@ -92,6 +92,14 @@ void log_live(const Log *log, const char *text, const char *brief)
     put_file(log, "", "", text);
 }
 
+void log_transient(const Log *log, const char *text)
+{
+    if (!log || !log->live || LOG_INFO < log->least) return;
+    activity_slow_begin();
+    fprintf(stderr, "\r%.*s\033[K", terminal_width() - 1, text);
+    activity_slow_end();
+}
+
 Status metrics_open(Metrics *m, const char *path, const char *label)
 {
     *m = (Metrics){ .path = path, .label = label };

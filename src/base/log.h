@@ -39,6 +39,9 @@ void log_failure(const Log *log);
  * files get every text. */
 void log_live(const Log *log, const char *text, const char *brief);
 
+/* The same for a terminal alone: neither a pipe nor the file gets it. */
+void log_transient(const Log *log, const char *text);
+
 #define log_debug(log, ...) log_line(log, LOG_DEBUG, __VA_ARGS__)
 #define log_info(log, ...)  log_line(log, LOG_INFO,  __VA_ARGS__)
 #define log_warn(log, ...)  log_line(log, LOG_WARN,  __VA_ARGS__)

@@ -25,6 +25,7 @@
 #include "base/json.h"
 #include "base/mem_pool.h"
 #include "base/log.h"
+#include "base/meter.h"
 #include "model/model.h"
 
 /* What goes beside the weights when a checkpoint includes the model in HF form. */
@@ -85,7 +86,7 @@ MUST Status checkpoint_load_weights(const char *path, Model *m, Backend *be);
 /* Writes the model of a checkpoint of any layout in HF form into folder dir. m: whole, not bound. be: the
  * CPU. */
 MUST Status checkpoint_assemble(const char *path, Model *m, Backend *be, const char *dir, DType dtype,
-                                int64_t max_shard);
+                                int64_t max_shard, Meter *meter);
 /* Writes the same checkpoint into a new folder, in the form that a single rank would have written. */
 MUST Status checkpoint_consolidate(const char *from, const char *to);
 bool        checkpoint_is(const char *path);                  /* whether it has state/ */

@@ -47,7 +47,7 @@ static Status save_weights(const char *folder, const SaveJob *j)
     Model m = { 0 };
     Status st = backend_open(&be, "cpu");
     if (!st) st = model_open(&m, &j->shape, frozen);
-    if (!st) st = checkpoint_assemble(folder, &m, &be, folder, j->dtype, FILE_BYTES);
+    if (!st) st = checkpoint_assemble(folder, &m, &be, folder, j->dtype, FILE_BYTES, NULL);
     model_close(&m);
     backend_close(&be);
     return st;
@@ -62,7 +62,7 @@ static Status save_adapters(const char *folder, const SaveJob *j)
     Status st = backend_open(&be, "cpu");
     if (!st) st = model_open_whole(&m, &j->shape, j->frozen, j->lora);
     if (!st) st = shards_open(&from.s, folder);
-    if (!st) st = peft_save(&m, &be, (ParamSource){ checkpoint_weights_fill, &from }, folder, j->base);
+    if (!st) st = peft_save(&m, &be, (ParamSource){ checkpoint_weights_fill, &from, NULL }, folder, j->base);
     shards_close(&from.s);
     model_close(&m);
     backend_close(&be);

@@ -2,6 +2,7 @@
  * shards.h. A rank reads only the elements it holds, but checks the names and shapes of the whole model. */
 #include "checkpoint/checkpoint_private.h"
 
+#include "model/code_stage.h"
 #include "model/fp8_stage.h"
 #include "model/peft.h"
 #include "checkpoint/base_model.h"
@@ -212,9 +213,9 @@ Status checkpoint_load_weights(const char *path, Model *m, Backend *be)
     Shards s  = { 0 };
     Status st = shards_open(&s, path);
     for (int i = 0; i < m->params.n && !st; i++) {
-        if (fp8_stage_takes(m->params.p[i]))
+        if (fp8_stage_takes(m->params.p[i]) || code_stage_takes(m->params.p[i]))
             st = fail(E_CONFIG,
-                      "a model kept in 8 bits alone is read in HF form; convert it first: treb convert "
+                      "a model kept in fewer bits is read in HF form; convert it first: treb convert "
                       "%s FOLDER",
                       path);
         else if (!m->params.p[i]->adapter_of) st = read_weights(&s, be, m->params.p[i]);
@@ -278,10 +279,10 @@ static Status check_weights(const Shards *s, const Model *m)
 }
 
 Status checkpoint_assemble(const char *path, Model *m, Backend *be, const char *dir, DType dtype,
-                           int64_t max_shard)
+                           int64_t max_shard, Meter *meter)
 {
     CheckpointWeights a = { .dtype = dtype };
-    ParamSource from = { checkpoint_weights_fill, &a };
+    ParamSource       from = { checkpoint_weights_fill, &a, meter };
     Status st = shards_open(&a.s, path);
     if (!st) st = check_weights(&a.s, m);
     if (!st) st = weights_assemble(m, be, from, dir, dtype, max_shard);

@@ -23,12 +23,13 @@
 
 typedef struct Digest { int64_t bytes; char hash[33]; } Digest;
 
-static Status digest_fd(Digest *d, int fd, const char *path, XXH3_state_t *x, void *buf, size_t size)
+static Status digest_fd(Digest *d, int fd, const char *path, XXH3_state_t *x, void *buf, size_t size,
+                        Meter *meter)
 {
     ssize_t n;
     XXH3_128bits_reset(x);
     for (d->bytes = 0; (n = file_read_fd(fd, buf, size)) > 0; d->bytes += n)
-        XXH3_128bits_update(x, buf, (size_t)n);
+        XXH3_128bits_update(x, buf, (size_t)n), meter_add(meter, n);
     if (n < 0) return fail(E_IO, "%s: %s", path, strerror(errno));
     XXH128_hash_t h = XXH3_128bits_digest(x);
     snprintf(d->hash, sizeof d->hash, "%016llx%016llx", (unsigned long long)h.high64,
@@ -36,7 +37,7 @@ static Status digest_fd(Digest *d, int fd, const char *path, XXH3_state_t *x, vo
     return OK;
 }
 
-static Status digest_file(Digest *d, const char *path)
+static Status digest_file(Digest *d, const char *path, Meter *meter)
 {
     enum { BUFFER = 1 << 20 };
     size_t size;
@@ -44,8 +45,8 @@ static Status digest_file(Digest *d, const char *path)
     TRY(file_open_regular(&fd, &size, path));
     XXH3_state_t *x = XXH3_createState();
     void *buf = malloc(BUFFER);
-    Status st = x && buf ? digest_fd(d, fd, path, x, buf, BUFFER)
-                         : fail(E_FIT, "%s: no memory to hash it", path);
+    Status        st  = x && buf ? digest_fd(d, fd, path, x, buf, BUFFER, meter)
+                                 : fail(E_FIT, "%s: no memory to hash it", path);
     XXH3_freeState(x);
     free(buf);
     close(fd);
@@ -61,7 +62,7 @@ static Status collect_file(Json *files, const char *name, const char *path)
 {
     Digest d;
     TRY(file_sync(path));
-    TRY(digest_file(&d, path));
+    TRY(digest_file(&d, path, NULL));
     json_object_set_new(files, name, json_pack("{s:I, s:s}", "bytes", (json_int_t)d.bytes, "hash", d.hash));
     return OK;
 }
@@ -126,19 +127,20 @@ typedef struct ManifestCheck {
     const char **name;                   /* of each listed file, with its row */
     const Json **row;
     ThreadPool        *pool;
+    Meter             *meter;
 } ManifestCheck;
 
-static Status check_folder(const char *folder, ThreadPool *pool);
+static Status check_folder(const char *folder, ThreadPool *pool, Meter *meter);
 
 /* If the listed file is a manifest of a subfolder, checks that subfolder by it. */
-static Status check_subfolder(const char *folder, const char *name, ThreadPool *pool)
+static Status check_subfolder(const ManifestCheck *c, const char *name)
 {
     Path sub;
     const char *slash = strrchr(name, '/');
     if (!slash || strcmp(slash + 1, CHECKPOINT_MANIFEST)) return OK;
-    TRY(path_join(sub, folder, name));
+    TRY(path_join(sub, c->folder, name));
     *strrchr(sub, '/') = 0;
-    return check_folder(sub, pool);
+    return check_folder(sub, c->pool, c->meter);
 }
 
 static Status check_file(void *arg, int64_t i)
@@ -153,18 +155,18 @@ static Status check_file(void *arg, int64_t i)
     TRY(path_join(path, c->folder, name));
     TRY_CTX(json_int(c->row[i], "bytes", -1, &bytes), "%s: %s", CHECKPOINT_MANIFEST, name);
     TRY_CTX(json_str(c->row[i], "hash", "", &hash), "%s: %s", CHECKPOINT_MANIFEST, name);
-    TRY(digest_file(&d, path));
+    TRY(digest_file(&d, path, c->meter));
     if (d.bytes != bytes)
         return fail(E_DATA, "%s is damaged: it has %lld bytes, %s says %lld", name, (long long)d.bytes,
                     CHECKPOINT_MANIFEST, (long long)bytes);
     if (strcmp(d.hash, hash))
         return fail(E_DATA, "%s is damaged: its hash differs from %s", name, CHECKPOINT_MANIFEST);
-    return check_subfolder(c->folder, name, c->pool);
+    return check_subfolder(c, name);
 }
 
-static Status check_files(const char *folder, Json *files, ThreadPool *pool)
+static Status check_files(const char *folder, Json *files, ThreadPool *pool, Meter *meter)
 {
-    ManifestCheck c = { .folder = folder, .pool = pool };
+    ManifestCheck c    = { .folder = folder, .pool = pool, .meter = meter };
     size_t size = json_object_size(files) + 1;
     int64_t n = 0;
     const char *name;
@@ -216,7 +218,7 @@ static Status check_listed(const char *folder, const char *below, const Json *fi
     return st;
 }
 
-static Status check_folder(const char *folder, ThreadPool *pool)
+static Status check_folder(const char *folder, ThreadPool *pool, Meter *meter)
 {
     Path path;
     Json *o;
@@ -229,7 +231,7 @@ static Status check_folder(const char *folder, ThreadPool *pool)
     if (!st) st = json_str(o, "hash", "", &hash);
     if (!st && (format != MANIFEST_VERSION || strcmp(hash, "xxh128") || !json_is_object(files)))
         st = fail(E_DATA, "%s: not a manifest that this build reads (format %lld)", path, (long long)format);
-    if (!st) st = check_files(folder, files, pool);
+    if (!st) st = check_files(folder, files, pool, meter);
     if (!st) st = check_listed(folder, "", files);
     json_decref(o);
     return st;
@@ -238,8 +240,11 @@ static Status check_folder(const char *folder, ThreadPool *pool)
 Status checkpoint_verify(const char *folder)
 {
     ThreadPool pool;
+    Meter      meter;
     TRY(thread_pool_open(&pool, cpu_count() - 1));
-    Status st = check_folder(folder, &pool);
+    meter_open(&meter, NULL, "checking the hashes of a checkpoint", METER_BYTES, 0);
+    Status st = check_folder(folder, &pool, &meter);
+    meter_close(&meter);
     thread_pool_close(&pool);
     return st ? wrap(st, "%s", folder) : OK;
 }

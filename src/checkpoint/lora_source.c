@@ -84,10 +84,10 @@ Status lora_source_load(LoraSource *l, Model *m, Backend *be)
 
 static Status param_source(LoraSource *l, ParamSource *out)
 {
-    if (!l->is_checkpoint) return *out = (ParamSource){ peft_fill, &l->file }, OK;
+    if (!l->is_checkpoint) return *out = (ParamSource){ peft_fill, &l->file, NULL }, OK;
     if (!l->weights.s.file) TRY(shards_open(&l->weights.s, l->path));
     l->weights.dtype = F32;
-    return *out = (ParamSource){ checkpoint_weights_fill, &l->weights }, OK;
+    return *out      = (ParamSource){ checkpoint_weights_fill, &l->weights, NULL }, OK;
 }
 
 Status lora_source_export(LoraSource *l, const ModelShape *s, const char *dir, const char *base)

@@ -48,7 +48,11 @@ static Status convert_model(const Convert *c, Model *m, Backend *be)
 static Status convert_checkpoint(const Convert *c, Model *m, Backend *be)
 {
     TRY(checkpoint_verify(c->from));
-    return checkpoint_assemble(c->from, m, be, c->to, c->dtype, c->shard);
+    Meter meter;
+    meter_open(&meter, NULL, "converting", METER_BYTES, 4.0 * (double)params_count(&m->params));
+    Status st = checkpoint_assemble(c->from, m, be, c->to, c->dtype, c->shard, &meter);
+    meter_close(&meter);
+    return st;
 }
 
 static Status to_hub(const Convert *c, const ModelShape *shape)

@@ -69,6 +69,7 @@ typedef struct Filling {
     const SampleConf *c;
     int64_t           epoch;
     bool              tolerant;
+    Meter            *meter;
     SampleScratch    *free;           /* stack of scratches not in use */
     int               frees;
     pthread_mutex_t   lock;
@@ -106,13 +107,14 @@ static Status fill_block(void *arg, int64_t block)
         if (f->tolerant && sample_is_bad(st)) st = OK;
     }
     scratch_give(f, t);
+    meter_add(f->meter, end - block * BLOCK);
     return st;
 }
 
-Status index_fill(Index *x, const SampleConf *c, int64_t epoch, int workers, bool tolerant)
+Status index_fill(Index *x, const SampleConf *c, int64_t epoch, int workers, bool tolerant, Meter *meter)
 {
     ThreadPool    pool = { 0 };
-    Filling f    = { .x = x, .c = c, .epoch = epoch, .tolerant = tolerant };
+    Filling       f    = { .x = x, .c = c, .epoch = epoch, .tolerant = tolerant, .meter = meter };
     f.free = calloc((size_t)workers + 1, sizeof *f.free);
     pthread_mutex_init(&f.lock, NULL);
     Status st = f.free ? thread_pool_open(&pool, workers > 1 ? workers - 1 : 0)

@@ -6,6 +6,7 @@
 #ifndef DATA_INDEX_H
 #define DATA_INDEX_H
 
+#include "base/meter.h"
 #include "data/sample.h"
 #include "data/step_packer.h"
 
@@ -23,8 +24,10 @@ SizeKind    index_get(const Index *x, int64_t id, DocSize *size);
  * sample where it had to be loaded for that, zeroed otherwise; the caller closes it. */
 MUST Status index_measure(Index *x, SampleScratch *t, const SampleConf *c, int64_t id, DocSize *size,
                           SizeKind *kind, Sample *loaded);
-/* Measures every sample of a pass, in parallel. The first bad sample is an error unless `tolerant`. */
-MUST Status index_fill(Index *x, const SampleConf *c, int64_t epoch, int workers, bool tolerant);
+/* Measures every sample of a pass, in parallel. The first bad sample is an error unless `tolerant`. meter: of
+ * samples, or NULL. */
+MUST Status index_fill(Index *x, const SampleConf *c, int64_t epoch, int workers, bool tolerant,
+                       Meter *meter);
 
 /* Packs one pass, whose sizes are all known, and adds up its steps. */
 typedef struct PassTotals { int64_t steps, bins, docs, tokens, patches, supervised; } PassTotals;

@@ -1,5 +1,6 @@
 /* data/loader.c -- opening, handing out steps, state and bad samples; see loader_private.h. */
 #include "data/fingerprint.h"
+#include "data/index_cache.h"
 #include "data/loader_private.h"
 
 #include "data/record_form.h"
@@ -371,16 +372,45 @@ Json *loader_fingerprint(const Loader *l) { return fingerprint_dataset(&l->data)
 
 const char *loader_channel(const Loader *l, int source) { return dataset_channel(&l->data, source); }
 
-Status loader_steps(Loader *l, double epochs, int64_t *steps)
+static Status measure_pass(Loader *l, int64_t epoch, PassTotals *pass)
+{
+    Meter meter;
+    meter_open(&meter, l->conf.log, "measuring samples", METER_COUNT, (double)l->data.pass);
+    Status st = index_fill(&l->index, &l->sample, epoch, l->workers + 1, tolerant(l), &meter);
+    meter_close(&meter);
+    return st ? st : index_pack_pass(&l->index, &l->sample, epoch, l->conf.ranks, l->conf.micro, pass);
+}
+
+static Status count_steps(Loader *l, double epochs, int64_t *steps)
 {
     *steps = 0;
     for (int64_t e = 0; (double)e < epochs; e++) {
         PassTotals pass;
         double     part = epochs - (double)e;
-        TRY(index_fill(&l->index, &l->sample, e, l->workers + 1, tolerant(l)));
-        TRY(index_pack_pass(&l->index, &l->sample, e, l->conf.ranks, l->conf.micro, &pass));
+        TRY(measure_pass(l, e, &pass));
         *steps += part >= 1 ? pass.steps : (int64_t)ceil(part * (double)pass.steps - 1e-9);
     }
+    return OK;
+}
+
+/* What took a second or more is kept for the next start. */
+Status loader_steps(Loader *l, double epochs, int64_t *steps)
+{
+    enum { WORTH = 1 };
+    char     key[INDEX_KEY];
+    StepsAsk ask = { key, &l->data, epochs, l->conf.ranks, l->conf.micro };
+    TRY(index_cache_key(key, &l->sample));
+    bool sizes = index_cache_load(&l->index, key);
+    if (sizes)
+        log_info(l->conf.log, "data         sizes of %lld samples are known from an earlier start",
+                 (long long)l->index.n);
+    if (sizes && index_cache_load_steps(steps, &ask)) return OK;
+    double from = clock_now();
+    TRY(count_steps(l, epochs, steps));
+    if (clock_now() - from < WORTH) return OK;
+    Status st = sizes ? OK : index_cache_save(&l->index, key);
+    if (!st) st = index_cache_save_steps(*steps, &ask);
+    if (st) log_info(l->conf.log, "sizes of samples are not kept for the next start: %s", status_text());
     return OK;
 }
 

@@ -94,8 +94,11 @@ Status peft_merge(Model *m, Model *adapted, Backend *be, const SafeTensors *base
 {
     PeftMerge x = { .adapted = adapted, .base = base, .from = from };
     REQUIRE(be->device->host_memory, "a model is merged in host memory");
+    Meter  meter;
     Status st = open_arenas(&x, be);
-    if (!st) st = weights_assemble(m, be, (ParamSource){ fill_merged, &x }, dir, dtype, max_shard);
+    meter_open(&meter, NULL, "merging", METER_BYTES, 4.0 * (double)params_count(&m->params));
+    if (!st) st = weights_assemble(m, be, (ParamSource){ fill_merged, &x, &meter }, dir, dtype, max_shard);
+    meter_close(&meter);
     for (int i = 0; i < adapted->params.n; i++) adapted->params.p[i]->shard.w = (Tensor){ 0 };
     backend_arena_close(be, &x.a), backend_arena_close(be, &x.b);
     return st;

@@ -25,6 +25,7 @@ typedef struct WeightLoader {
     Fp8Stage          *stage;            /* of weights in 8 bits; NULL: there are none */
     CodeStage         *codes;            /* of weights in int8 or nf4; likewise */
     int64_t            read;             /* elements */
+    Meter             *meter;            /* of their bytes; or NULL */
 } WeightLoader;
 
 void weights_file_name(char *out, size_t n, const ModelShape *s, const char *name)
@@ -390,6 +391,7 @@ static Status load_param(void *arg, int64_t i)
     TRY(load_view(l, l->be, p, own, &read[0]));
     TRY(load_view(l, l->be, p, w, &read[1]));
     __atomic_add_fetch(&l->read, read[read[1] > read[0]], __ATOMIC_RELAXED);
+    meter_add(l->meter, read[read[1] > read[0]] * (int64_t)dtype_size((DType)p->shard.w.dtype));
     return OK;
 }
 
@@ -492,9 +494,9 @@ static Status read_all(WeightLoader *l, const Backend *be)
     return s;
 }
 
-Status weights_read(Model *m, Backend *be, const SafeTensors *st, int64_t *elements)
+Status weights_read(Model *m, Backend *be, const SafeTensors *st, Meter *meter, int64_t *elements)
 {
-    WeightLoader l = { .m = m, .be = be, .st = st, .prefix = "" };
+    WeightLoader l = { .m = m, .be = be, .st = st, .prefix = "", .meter = meter };
     Fp8Stage   stage;
     CodeStage  codes;
     TRY(fp8_stage_open(&stage, be, &m->params));
@@ -510,6 +512,13 @@ Status weights_read(Model *m, Backend *be, const SafeTensors *st, int64_t *eleme
 Status weights_load(Model *m, Backend *be, const SafeTensors *st, const Log *log)
 {
     int64_t elements;
+    Meter   meter;
+    double  bytes = 0;
     TRY(weights_check(m, st, log));
-    return weights_read(m, be, st, &elements);
+    for (int i = 0; i < m->params.n; i++)
+        if (!m->params.p[i]->adapter_of) bytes += (double)t_bytes(m->params.p[i]->shard.w);
+    if (log) meter_open(&meter, log, "loading weights", METER_BYTES, bytes);
+    Status s = weights_read(m, be, st, log ? &meter : NULL, &elements);
+    if (log) meter_close(&meter);
+    return s;
 }

@@ -11,6 +11,7 @@
 #define MODEL_WEIGHTS_H
 
 #include "base/log.h"
+#include "base/meter.h"
 #include "model/model.h"
 #include "tensor/safetensors.h"
 
@@ -35,7 +36,12 @@ MUST Status weights_convert(Model *m, Backend *be, const SafeTensors *from, cons
 /* The same from any source: fill is called with parameter i of m, bound whole to f32 memory, and writes its
  * values. */
 typedef Status ParamFillFn(void *self, Model *m, Backend *be, int i);
-typedef struct ParamSource { ParamFillFn *fill; void *self; } ParamSource;
+/* meter: counts bytes of parameters as they are filled; or NULL. */
+typedef struct ParamSource {
+    ParamFillFn *fill;
+    void        *self;
+    Meter       *meter;
+} ParamSource;
 MUST Status weights_assemble(Model *m, Backend *be, ParamSource from, const char *dir, DType dtype,
                              int64_t max_shard);
 

@@ -17,7 +17,7 @@ MUST Status weights_check_shapes(Model *m, const SafeTensors *st, const char *pr
 MUST Status weights_put_piece(Backend *be, const Param *p, int i, const StTensor *t);
 
 /* Loads all parameters without weights_check; *elements: number of elements read from the files. */
-MUST Status weights_read(Model *m, Backend *be, const SafeTensors *st, int64_t *elements);
+MUST Status weights_read(Model *m, Backend *be, const SafeTensors *st, Meter *meter, int64_t *elements);
 
 /* Binds parameter i of m whole, in f32, in the arena, which is cleared, and fills it from its source. */
 MUST Status weights_fill_param(Model *m, Backend *be, ParamSource from, Arena *arena, int i);

@@ -130,7 +130,9 @@ Status weights_fill_param(Model *m, Backend *be, ParamSource from, Arena *arena,
     arena_clear(arena);
     p->shard.w = t_new(arena, "param", F32, p->ndim == 1 ? 2 : p->ndim, n);
     TRY(backend_sync(be));
-    return from.fill(from.self, m, be, i);
+    TRY(from.fill(from.self, m, be, i));
+    meter_add(from.meter, t_bytes(p->shard.w));
+    return OK;
 }
 
 static Status fill_param(WeightSaver *s, int i)
@@ -222,8 +224,12 @@ static Status fill_from_files(void *self, Model *m, Backend *be, int i)
 Status weights_convert(Model *m, Backend *be, const SafeTensors *from, const char *dir, DType dtype,
                        int64_t max_shard)
 {
-    ParamSource source = { fill_from_files, (SafeTensors *)from };
-    return weights_assemble(m, be, source, dir, dtype, max_shard);
+    Meter       meter;
+    ParamSource source = { fill_from_files, (SafeTensors *)from, &meter };
+    meter_open(&meter, NULL, "converting", METER_BYTES, 4.0 * (double)params_count(&m->params));
+    Status st = weights_assemble(m, be, source, dir, dtype, max_shard);
+    meter_close(&meter);
+    return st;
 }
 
 bool weights_exist(const char *folder)

@@ -291,12 +291,25 @@ static Status drop_mtp(Trainer *t)
     return OK;
 }
 
+/* The first line, before anything is opened that may take long. */
+static void log_header(const Trainer *t, const Log *log)
+{
+    const Config     *c        = t->recipe;
+    const SourceList *d        = &c->data.train;
+    char              more[32] = "";
+    if (d->n > 1) snprintf(more, sizeof more, " and %d more", d->n - 1);
+    log_info(log, "treb %s   %s on %s%s, into %s", TREB_VERSION,
+             *c->model.path ? c->model.path : c->model.preset, d->n ? d->item[0].path : "no data", more,
+             c->checkpoint.output_dir);
+}
+
 /* Needs only the recipe and the model's shape: errors in either are found before a folder is made. */
 static Status open_source(Trainer *t)
 {
     Comm *world = t->conf.world;
     Log   log = { .rank = world ? world->rank : 0, .world = world ? world->size : 1,
                    .least = t->first ? t->conf.least : LOG_ERROR };
+    log_header(t, &log);
     TRY(recipe_check(t->recipe));
     TRY(model_source_open(&t->source, &t->recipe->model));
     TRY(picture_limits_read(&t->resolved, t->source.folder, t->recipe->lora.path, &t->source.shape.vision));
