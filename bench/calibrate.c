@@ -9,6 +9,7 @@
  * is written unless all was measured. */
 #include "base/clock.h"
 #include "base/folder.h"
+#include "bench/attention.h"
 #include "bench/cases.h"
 #include "bench/links.h"
 #include "cli/command.h"
@@ -200,6 +201,7 @@ static Status calibrate_ops(Calib *k)
     bool      seen[OP_N + 1] = { false };
     for (int i = PLAIN_PRODUCTS; i < l.n; i++) {
         Timing t;
+        if (l.at[i].run == run_attention || l.at[i].run == run_attention_bwd) continue;      /* has a curve */
         TRY_CTX(bench_time(&t, &k->s, &l.at[i], k->repeats), "%s", l.at[i].name);
         if (t.op == OP_N || has_curve(t.op) || seen[t.op]) continue;
         seen[t.op] = true;

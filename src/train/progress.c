@@ -112,14 +112,6 @@ static void put(Progress *p, int64_t step, const char *name, double value)
 {
     metrics_put(p->metrics, name, value);
     tensorboard_scalar(p->board, step, name, value);
-    mlflow_scalar(p->mlflow, step, name, value);
-}
-
-static Status end_line(Progress *p)
-{
-    mlflow_flush(p->mlflow);
-    TRY(metrics_end(p->metrics));
-    return tensorboard_flush(p->board);
 }
 
 /* ---- communication ---- */
@@ -215,7 +207,8 @@ Status progress_put(Progress *p, int64_t step, const Scalar *s, int n)
 {
     metrics_begin(p->metrics, step);
     for (int i = 0; i < n; i++) put(p, step, s[i].name, s[i].value);
-    return end_line(p);
+    TRY(metrics_end(p->metrics));
+    return tensorboard_flush(p->board);
 }
 
 enum { MAX_SCALARS = 39 };
@@ -296,7 +289,8 @@ static Status write_line(Progress *p, const ExpertCounts *experts, const SourceL
         snprintf(name, sizeof name, "loss_by_source/%s", sources->name[i]);
         put(p, step, name, sources->loss[i] / (double)sources->tokens[i]);
     }
-    return end_line(p);
+    TRY(metrics_end(p->metrics));
+    return tensorboard_flush(p->board);
 }
 
 Status progress_step(Progress *p, const StepReport *r, const ExpertCounts *experts,
