@@ -414,6 +414,14 @@ static Json *record_json(const FormatFile *f, int64_t i)
 }
 
 /* Every encoding, codec and page version gives the rows of the twin, in any order. */
+static void encrypted_parquet_is_named(void)
+{
+    static const char bytes[] = "PARE........PARE";
+    FormatFile f;
+    EXPECT_FAIL(format_open_memory(&f, "parquet", bytes, 16, "a.parquet", &(FormatConf){ 0 }), E_DATA,
+                "encrypted");
+}
+
 static void parquet_rows_equal_their_twin(void)
 {
     static const char *const names[] = { "plain", "snappy-dictionary", "gzip-v2", "lz4-delta",
@@ -545,6 +553,7 @@ int main(void)
     RUN(damaged_files_in_a_set);
     tiny_set_close(&set);
     rmdir(lab_tmp());
+    RUN(encrypted_parquet_is_named);
     RUN(parquet_rows_equal_their_twin);
     return lab_report();
 }

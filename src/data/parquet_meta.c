@@ -176,19 +176,26 @@ static Status read_groups(Parquet *p, Thrift *t, const ThriftField *f)
     return OK;
 }
 
+static Status encrypted(const Parquet *p)
+{
+    return damaged(p, "the file is encrypted, which is not read; write it again without encryption");
+}
+
 static Status read_footer(Parquet *p)
 {
     uint32_t    size;
     ThriftField f = { 0 };
+    if (p->len >= 12 && !memcmp(p->bytes + p->len - 4, "PARE", 4)) return encrypted(p);
     if (p->len < 12 || memcmp(p->bytes, "PAR1", 4) || memcmp(p->bytes + p->len - 4, "PAR1", 4))
         return damaged(
-            p, "the file does not begin and end with PAR1: it may be truncated, encrypted or another format");
+            p, "the file does not begin and end with PAR1: it may be truncated or another format");
     memcpy(&size, p->bytes + p->len - 8, 4);
     if (size > p->len - 12) return damaged(p, "the footer is longer than the file");
     Thrift t = { p->bytes + p->len - 8 - size, p->bytes + p->len - 8, false, 0 };
     while (thrift_next(&t, &f)) {
         if (f.id == 2 && f.type == TH_LIST) TRY(read_schema(p, &t, &f));
         else if (f.id == 4 && f.type == TH_LIST) TRY(read_groups(p, &t, &f));
+        else if (f.id == 8) return encrypted(p);             /* its columns, with this footer in the clear */
         else thrift_skip(&t, f.type);
     }
     return t.damaged || !p->columns ? damaged(p, "the footer is damaged") : OK;
