@@ -130,7 +130,8 @@ static Status open_bench(StepBench *b)
                          .deterministic = b->repeat, .graphs = step_all_graphs(b),
                          .store = b->store };
     memcpy(conf.policy, b->policy, sizeof conf.policy);
-    conf.precision = b->precision, conf.fp8_weight_cache = true, conf.base = b->base_quant;
+    conf.precision = b->precision, conf.fp8_weight_cache = true, conf.base = b->base_quant,
+    conf.panel_elems = b->panel << 20;
     conf.full = b->full, conf.lora = b->lora, conf.ranks.micro = (int)b->micro;
     ss.bytes = true;
     TRY(stream_open(&b->stream, &ss, &bud));
@@ -421,6 +422,7 @@ static const Option options[] = {
     OPTION_TEXT(StepBench, hardware, "--hardware", "ID", "predict from this row; `this` where there is one"),
     OPTION_TEXT(StepBench, base, "--base", "fp8|int8|nf4",
                 "with --lora: frozen weights of experts, attention and mlp in these codes alone"),
+    OPTION_INT(StepBench, panel, "--panel", "N", 1, 65536, "with --base: Mi elements decoded at once; 48"),
     OPTION_INT(StepBench, lora_rank, "--lora", "RANK", 1, 65536, "freeze the weights and train adapters"),
     OPTION_TEXT(StepBench, targets, "--targets", "WORDS", "of lora.target_modules; all-linear"),
     OPTION_REAL(StepBench, dropout, "--dropout", "P", 0, 0.999999, "of adapters; 0"),

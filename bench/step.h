@@ -16,7 +16,7 @@ typedef struct StepBench {
     StepGraphs  way[STEP_GRAPHS_MOST];                       /* its values */
     int         ways;
     const char *backend, *model, *grid, *dtype_name, *recompute, *offload, *moments, *targets, *fp8, *base;
-    int64_t     lora_rank;
+    int64_t     lora_rank, panel;
     double      dropout;
     bool        shared_a;
     ModelShape  shape;

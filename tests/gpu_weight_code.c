@@ -22,7 +22,7 @@ static void scales(CodeFormat f, int64_t n)
     Tensor amax = flat_in(F32, n * NF4_GROUP), group = in2(F32, n, 2, DENSE);
     Tensor scale = out2(f == CODE_NF4 ? U8 : F32, n, NF4_GROUP / 2, DENSE);
     float *g = group.data;
-    for (int64_t i = 0; i < n; i++) g[2 * i] = num_below(5) ? 3 + fabsf(g[2 * i]) : 0;
+    for (int64_t i = 0; i < n; i++) g[2 * i] = num_below(5) ? 16 + fabsf(g[2 * i]) : 0;
     exact(scale);
     CALL(code_scales, f, scale, amax, group, NF4_GROUP / 4, NF4_GROUP / 2);
 }
@@ -33,7 +33,7 @@ static void codes(CodeFormat f, DType d, int64_t N, int64_t K)
     Tensor  w = in2(d, N, K, DENSE), amax = flat_in(F32, f == CODE_NF4 ? nf4_blocks(N * K) : N);
     int64_t at = K / 128 * 64, n = K - at;
     Tensor  q = out2(f == CODE_NF4 ? U8 : I8, N, code_bytes(f, n), DENSE);
-    for (int64_t i = 0; i < t_count(amax); i++) ((float *)amax.data)[i] = 4 + fabsf(((float *)amax.data)[i]);
+    for (int64_t i = 0; i < t_count(amax); i++) ((float *)amax.data)[i] = 6 + fabsf(((float *)amax.data)[i]);
     exact(q);
     CALL(code_weight, f, q, w, amax, at, K, K);
 }

@@ -292,7 +292,8 @@ static Status file_with(const char *name)
     SafeTensors st;
     StTensor    t[2] = { { .name = "a.weight", .dtype = U8, .rank = 2, .shape = { 32, 1 }, .data = zeros,
                            .bytes = 32 },
-                         { .name = name, .dtype = U8, .rank = 1, .shape = { 4 }, .data = zeros, .bytes = 4 } };
+                         { .name = name, .dtype = U8, .rank = 1, .shape = { 4 }, .data = zeros,
+                           .bytes = 4 } };
     EXPECT_OK(st_save(lab_path("x.safetensors"), t, 2));
     EXPECT_OK(st_open(&st, lab_path("x.safetensors")));
     Status s = st_check_scales(&st);

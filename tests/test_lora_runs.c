@@ -77,8 +77,8 @@ static void train_adapter(const char *run, const char *base, const char *more)
     trainer_close(&t), config_close(&c);
 }
 
-/* For every kind of adapter, base and optimizer state: a checkpoint holds the adapters only, and the resumed run
- * equals the uninterrupted one bit for bit. */
+/* For every kind of adapter, base and optimizer state: a checkpoint holds the adapters only, and the resumed
+ * run equals the uninterrupted one bit for bit. */
 static void resumes_bit_for_bit(void)
 {
     static const char *const kinds[] = {

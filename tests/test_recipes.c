@@ -13,8 +13,8 @@ typedef struct Recipe {
     Hardware    hw;
 } Recipe;
 
-/* "recipes/qwen3-vl-30b-a3b-16-h100-3d.yaml" is for 16 ranks, each an h100; "1-24gb" for any GPU of 24 GiB, to
- * which device.memory_limit holds an h200. */
+/* "recipes/qwen3-vl-30b-a3b-16-h100-3d.yaml" is for 16 ranks, each an h100; "1-24gb" for any GPU of 24 GiB,
+ * to which device.memory_limit holds an h200. */
 static void read_name(Recipe *r, const char *path)
 {
     const char *at = strstr(path, "b-a");

@@ -112,6 +112,14 @@ static void put(Progress *p, int64_t step, const char *name, double value)
 {
     metrics_put(p->metrics, name, value);
     tensorboard_scalar(p->board, step, name, value);
+    mlflow_scalar(p->mlflow, step, name, value);
+}
+
+static Status end_line(Progress *p)
+{
+    mlflow_flush(p->mlflow);
+    TRY(metrics_end(p->metrics));
+    return tensorboard_flush(p->board);
 }
 
 /* ---- communication ---- */
@@ -207,8 +215,7 @@ Status progress_put(Progress *p, int64_t step, const Scalar *s, int n)
 {
     metrics_begin(p->metrics, step);
     for (int i = 0; i < n; i++) put(p, step, s[i].name, s[i].value);
-    TRY(metrics_end(p->metrics));
-    return tensorboard_flush(p->board);
+    return end_line(p);
 }
 
 enum { MAX_SCALARS = 39 };
@@ -289,8 +296,7 @@ static Status write_line(Progress *p, const ExpertCounts *experts, const SourceL
         snprintf(name, sizeof name, "loss_by_source/%s", sources->name[i]);
         put(p, step, name, sources->loss[i] / (double)sources->tokens[i]);
     }
-    TRY(metrics_end(p->metrics));
-    return tensorboard_flush(p->board);
+    return end_line(p);
 }
 
 Status progress_step(Progress *p, const StepReport *r, const ExpertCounts *experts,

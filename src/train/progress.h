@@ -33,6 +33,7 @@
 
 #include "engine/pipeline_run.h"
 #include "train/guard.h"
+#include "train/mlflow.h"
 #include "train/peak_flops.h"
 #include "train/tensorboard.h"
 #include "base/log.h"
@@ -62,6 +63,7 @@ typedef struct Progress {
     const Log   *log;
     Metrics     *metrics;
     TensorBoard *board;
+    Mlflow      *mlflow;                 /* NULL: the run does not report there */
     int64_t      steps, every;           /* of the run; of a line */
     double       aux_coeff;              /* 0: no balance loss to show */
     PeakFlops    peak;                   /* raised by what a step reaches in one part of the model */

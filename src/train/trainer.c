@@ -171,7 +171,7 @@ static Status open_reports(Trainer *t)
     bool jsonl = reports_to(t->recipe, "jsonl");
     TRY(metrics_open(&t->metrics, jsonl ? t->folder.metrics : NULL, label));
     if (reports_to(t->recipe, "tensorboard")) TRY(tensorboard_open(&t->board, t->folder.dir));
-    return OK;
+    return reports_to(t->recipe, "mlflow") ? mlflow_open(&t->mlflow, t->recipe, t->folder.dir, &t->log) : OK;
 }
 
 static Status open_loader(Trainer *t, const Json *state)
@@ -238,6 +238,7 @@ static void open_progress(Trainer *t)
     const Engine *e = &t->engine;
     double left;
     t->progress.log = &t->log, t->progress.metrics = &t->metrics, t->progress.board = &t->board;
+    t->progress.mlflow = t->mlflow;
     t->progress.steps = t->steps, t->progress.every = t->recipe->log.logging_steps;
     t->progress.aux_coeff = t->expert_counts.layers ? (double)e->conf.aux_coeff : 0;
     t->progress.graphs = e->graphs.be ? &e->graphs : NULL;
@@ -373,7 +374,7 @@ Status trainer_open(Trainer *t, const TrainerConf *conf)
     json_decref(state);
     t->open_ended = t->step_ended = clock_now();
     if (!st && t->first) trainer_log_setup(t);
-    if (st) log_failure(&t->log), trainer_close(t);
+    if (st) t->failed = true, log_failure(&t->log), trainer_close(t);
     return st;
 }
 
@@ -402,6 +403,7 @@ void trainer_close(Trainer *t)
     lora_source_close(&t->lora);
     json_decref(t->base_model), t->base_model = NULL;
     tensorboard_close(&t->board);
+    mlflow_close(t->mlflow, t->failed), t->mlflow = NULL;
     metrics_close(&t->metrics);
     log_close(&t->log);
     run_folder_close(&t->folder);

@@ -69,6 +69,8 @@ struct Trainer {
     Log           log;
     Metrics       metrics;
     TensorBoard   board;
+    Mlflow       *mlflow;
+    bool          failed;
     ModelSource   source;
     LoraSource    lora;                  /* the adapter at lora.path, or in the checkpoint that is resumed */
     Json         *base_model;            /* of a run with adapters, on rank 0: see base_model.h */

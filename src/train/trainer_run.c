@@ -328,6 +328,7 @@ Status trainer_run(Trainer *t)
         log_info(&t->log, "done: %lld steps, %lld tokens", (long long)t->steps, (long long)t->tokens);
     trainer_log_lost_folder(t);
     guard_signals_off();
+    t->failed = st != OK;
     if (st) log_failure(&t->log);
     return st;
 }

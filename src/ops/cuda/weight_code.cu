@@ -3,6 +3,8 @@
 #include "ops/cuda/quant.cuh"
 #include "ops/weight_code.h"
 
+#include <cuda_fp16.h>
+
 namespace {
 
 enum { THREADS = 256, UNIT = 8 };
@@ -189,6 +191,23 @@ template <class T, int FORMAT> __global__ void __launch_bounds__(THREADS) decode
     w[i] = from_f32<T>(element<FORMAT>(d, t, row, d.col + i % d.k));
 }
 
+/* The values of four codes; GPUs before 8.9 have no conversion. */
+__device__ inline void e4m3_pairs(float *x, uint32_t four)
+{
+#if __CUDA_ARCH__ >= 890
+    #pragma unroll
+    for (int k = 0; k < 2; k++) {
+        uint32_t pair;
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((uint16_t)(four >> 16 * k)));
+        float2 v = __half22float2(*(const __half2 *)&pair);
+        x[2 * k] = v.x, x[2 * k + 1] = v.y;
+    }
+#else
+    #pragma unroll
+    for (int k = 0; k < 4; k++) x[k] = e4m3_to_f32((uint8_t)(four >> 8 * k));
+#endif
+}
+
 /* The scale of eight elements from a multiple of 8 on: they share it. */
 template <int FORMAT>
 __device__ inline float unit_scale(const Decode &d, const Tables &t, int64_t row, int64_t col)
@@ -210,11 +229,12 @@ __device__ inline void unit_codes(float (&x)[UNIT], const Decode &d, const Table
         return;
     }
     uint2 two = *(const uint2 *)(d.q + i);
-    #pragma unroll
-    for (int k = 0; k < UNIT; k++) {
-        uint32_t byte = (k < 4 ? two.x : two.y) >> k % 4 * 8 & 255;
-        x[k] = FORMAT == CODE_INT8 ? (float)(int8_t)byte : e4m3_to_f32((uint8_t)byte);
+    if (FORMAT == CODE_FP8) {
+        e4m3_pairs(x, two.x), e4m3_pairs(x + 4, two.y);
+        return;
     }
+    #pragma unroll
+    for (int k = 0; k < UNIT; k++) x[k] = (float)(int8_t)((k < 4 ? two.x : two.y) >> k % 4 * 8 & 255);
 }
 
 /* Rows, columns and widths are multiples of 8; bf16. Units of 8 are counted over the tile, fewer than 2^31.
