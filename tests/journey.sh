@@ -89,6 +89,8 @@ says 2 "set the folder that it is in" run hub model.path=model/config.json
 mkdir part && cp model/config.json part
 says 4 "has no tokenizer.json; a model folder has" run hub model.path=part
 check "no folder is made" [ ! -e hub ]
+limited() { (ulimit -v 400000; run "$@"); }
+[ -n "${ASAN_OPTIONS:-}" ] || says 2 "ulimit -v unlimited" limited small
 
 # ---- journey 5: ranks of one machine ----
 if command -v mpirun >/dev/null && "$treb" doctor | grep -q "treb launch -n"; then
