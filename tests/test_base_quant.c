@@ -214,7 +214,7 @@ static void random_layouts_agree(void)
     int      world = commlab_.mpi ? commlab_.mpi->size : 0;
     if (commlab_.mpi) EXPECT_OK(comm_host_broadcast(commlab_.mpi, &seed, sizeof seed));
     select_lora(&adapters, 0, seed % 2, linear);
-    for (int i = 0; i < number("TREB_LAYOUTS", 3); i++, seed++) {
+    for (int i = 0; i < number("TREB_LAYOUTS", 2); i++, seed++) {
         draw_case(&the_case, seed, world, MODE_STEPS);
         the_case.dtype = F32, the_case.store = (OptimStore){ 0 };
         if (seed % 3 == 2) the_case.shape = small_shape(cut_text);
@@ -231,17 +231,16 @@ static void layouts_load_the_same_base(void)
     Engine   e;
     uint64_t seed = first_seed() + 7;
     select_lora(&adapters, 0, false, everything);
-    for (int i = 0; i < 3; i++)
-        for (int k = 1; k < FORMATS; k++) {
-            base_folder = NULL;
-            case_of(cut_text, layout[i]);
-            the_case.weights = seed;
-            open_alone(&e, &the_case, engine_conf(&the_case));
-            if (!i && k == 1) EXPECT_OK(weights_save(&e.model, &e.be, lab_path("base"), BF16, 0));
-            engine_close(&e);
-            base_folder = lab_path("base");
-            expect_agreement(seed, formats[k]);
-        }
+    for (int i = 0; i < 3; i++) {
+        base_folder = NULL;
+        case_of(cut_text, layout[i]);
+        the_case.weights = seed;
+        open_alone(&e, &the_case, engine_conf(&the_case));
+        if (!i) EXPECT_OK(weights_save(&e.model, &e.be, lab_path("base"), BF16, 0));
+        engine_close(&e);
+        base_folder = lab_path("base");
+        expect_agreement(seed, formats[1 + (seed + (uint64_t)i) % 2]);
+    }
     base_folder = NULL;
 }
 
