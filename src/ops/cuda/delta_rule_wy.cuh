@@ -7,15 +7,16 @@
 
 namespace {
 
-enum { FLD = TILE + 4 };                       /* floats of a row of a square in f32 */
+enum { FLD = TILE + 4, BLD = 20 };             /* floats of a row of a square in f32, of a block of 16 */
 
-struct FloatSquare { float at[TILE * FLD]; };
+struct alignas(16) FloatSquare { float at[TILE * FLD]; };
+typedef float InverseBlocks[3][16][BLD];
 
 /* Forward ends before q. */
 struct WyShared {
     RowsMatrix   k, v;
     FloatSquare  m, t;
-    float        block[3][16][17];
+    alignas(16) InverseBlocks block;
     SquareMatrix a, b;
     TileRows     r;
     RowsMatrix   q;
@@ -38,36 +39,50 @@ __device__ inline void invert_diagonal(FloatSquare &t, const FloatSquare &m)
     for (int i = 0; i < 16; i++) t.at[(b + i) * FLD + b + j] = x[i];
 }
 
-/* Blocks `down` below the diagonal: t(i, j) = -t(i, i) sum over l of m(i, l) t(l, j), j <= l < i. */
-__device__ inline void invert_below(FloatSquare &t, const FloatSquare &m, float (&block)[3][16][17], int down)
+/* Sums of four neighbouring columns of a block's row over k: x[k] by row k of y. */
+__device__ inline Vec<float, 4> four_sums(const float *x, const float *y, int ld, int K)
 {
-    int i = threadIdx.x / 16, j = threadIdx.x % 16;
-    for (int b = 0; b + down < 4; b++) {
-        float sum = 0.0f;
+    Vec<float, 4> sum = {};
 #pragma unroll 16
-        for (int k = 16 * b; k < 16 * (b + down); k++)
-            sum += m.at[(16 * (b + down) + i) * FLD + k] * t.at[k * FLD + 16 * b + j];
-        block[b][i][j] = sum;
-    }
-    __syncthreads();
-    for (int b = 0; b + down < 4; b++) {
-        float sum = 0.0f;
-        int   at = 16 * (b + down);
+    for (int k = 0; k < K; k++) {
+        Vec<float, 4> four = *(const Vec<float, 4> *)(y + k * ld);
 #pragma unroll
-        for (int k = 0; k < 16; k++) sum += t.at[(at + i) * FLD + at + k] * block[b][k][j];
-        t.at[(at + i) * FLD + 16 * b + j] = -sum;
+        for (int c = 0; c < 4; c++) sum.v[c] += x[k] * four.v[c];
+    }
+    return sum;
+}
+
+/* Blocks `down` below the diagonal: t(i, j) = -t(i, i) sum over l of m(i, l) t(l, j), j <= l < i. 64 threads
+ * have a block. */
+__device__ inline void invert_below(FloatSquare &t, const FloatSquare &m, InverseBlocks &block, int down)
+{
+    int  b = threadIdx.x / 64, i = threadIdx.x % 64 / 4, j = threadIdx.x % 4 * 4, at = 16 * (b + down);
+    bool mine = b + down < 4;
+    if (mine)
+        *(Vec<float, 4> *)&block[b][i][j] =
+            four_sums(m.at + (at + i) * FLD + 16 * b, t.at + 16 * b * FLD + 16 * b + j, FLD, 16 * down);
+    __syncthreads();
+    if (mine) {
+        Vec<float, 4> sum = four_sums(t.at + (at + i) * FLD + at, &block[b][0][j], BLD, 16);
+#pragma unroll
+        for (int c = 0; c < 4; c++) t.at[(at + i) * FLD + 16 * b + j + c] = -sum.v[c];
     }
     __syncthreads();
 }
 
-/* t = (1 + m)^-1, m strictly below the diagonal; t is 0 above. */
-__device__ inline void invert(FloatSquare &t, const FloatSquare &m, float (&block)[3][16][17])
+/* t = (1 + m)^-1, m strictly below the diagonal; blocks of t above the diagonal are left alone. */
+__device__ inline void invert(FloatSquare &t, const FloatSquare &m, InverseBlocks &block)
 {
-    for (int i = threadIdx.x; i < TILE * TILE; i += THREADS) t.at[i / TILE * FLD + i % TILE] = 0.0f;
     __syncthreads();
     invert_diagonal(t, m);
     __syncthreads();
     for (int down = 1; down < 4; down++) invert_below(t, m, block, down);
+}
+
+/* Element (i, j) of the inverse. */
+__device__ inline float inverse_at(const FloatSquare &t, int i, int j)
+{
+    return j / 16 <= i / 16 ? t.at[i * FLD + j] : 0.0f;
 }
 
 /* M of a warp's 16 rows and 32 columns of k k'. */
@@ -103,7 +118,7 @@ __device__ inline void store_factors(SquareMatrix &a, SquareMatrix &b, const Flo
 {
     for (int e = threadIdx.x; e < TILE * TILE / 2; e += THREADS) {
         int   i = e / (TILE / 2), j = e % (TILE / 2) * 2;
-        float x = t.at[i * FLD + j] * r.beta[j], y = t.at[i * FLD + j + 1] * r.beta[j + 1];
+        float x = inverse_at(t, i, j) * r.beta[j], y = inverse_at(t, i, j + 1) * r.beta[j + 1];
         pair_store(a.at + i * SQ + j, x, y);
         pair_store(b.at + i * SQ + j, x * r.in[j], y * r.in[j + 1]);
     }
@@ -113,7 +128,7 @@ __device__ inline void store_inverse(bf16 *to, const FloatSquare &t)
 {
     for (int e = threadIdx.x; e < TILE * TILE / 2; e += THREADS) {
         int i = e / (TILE / 2), j = e % (TILE / 2) * 2;
-        pair_store(to + i * TILE + j, t.at[i * FLD + j], t.at[i * FLD + j + 1]);
+        pair_store(to + i * TILE + j, inverse_at(t, i, j), inverse_at(t, i, j + 1));
     }
 }
 
