@@ -195,10 +195,11 @@ asan: setup
 cuda-compiles:
 	@if [ $(CUDA)$(SAN) = 00 ] && command -v $(NVCC) >/dev/null; then \
 	    $(MAKE) --no-print-directory -j$$(nproc) CUDA=1 CUDA_ARCHS=90a gpu-programs && \
-	    $(MAKE) --no-print-directory -s -j$$(nproc) CUDA=1 kernel-registers >/dev/null; fi
+	    $(MAKE) --no-print-directory -s -j$$(nproc) CUDA=1 SASS_ARCHS="80 120" kernel-registers >/dev/null; fi
 
 # What ptxas says of the portable kernels for every compute capability; a kernel that spills is an error.
-SASS := $(foreach a,$(filter-out ptx,$(CUDA_ALL)),$(patsubst src/ops/cuda/%.cu,$(BUILD)/sass/%.$(a).txt,$(wildcard src/ops/cuda/portable_*.cu)))
+SASS_ARCHS ?= $(filter-out ptx,$(CUDA_ALL))
+SASS := $(foreach a,$(SASS_ARCHS),$(patsubst src/ops/cuda/%.cu,$(BUILD)/sass/%.$(a).txt,$(wildcard src/ops/cuda/portable_*.cu)))
 define sass_rule
 $(BUILD)/sass/%.$(1).txt: src/ops/cuda/%.cu $(wildcard src/ops/cuda/*.cuh)
 	@mkdir -p $$(@D)
@@ -235,6 +236,7 @@ soak: setup
 	@TREB_AUTO=50 $(BUILD)/tests/test_auto
 	@TREB=$(BUILD)/treb DEMO_DIR=$(BUILD)/demo-lora tools/demo_lora.sh
 	@TREB=$(BUILD)/treb tests/precision.sh
+	@if command -v $(NVCC) >/dev/null; then $(MAKE) --no-print-directory -j$$(nproc) CUDA=1 kernel-registers; fi
 	@TREB=$(BUILD)/treb tests/hosts.sh
 	@TREB=$(BUILD)/treb tests/slurm.sh
 	@tests/bare.sh

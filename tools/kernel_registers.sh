@@ -8,8 +8,10 @@ for f in "$@"; do
     c++filt < "$f" | awk -v file="${name%.*}" -v arch="${name##*.}" '
         /Compiling entry function/ {
             kernel = $0
-            sub(/.*entry function .(void )?/, "", kernel), sub(/. for .sm_.*/, "", kernel)
-            gsub(/\(anonymous namespace\)::/, "", kernel), sub(/\(.*/, "", kernel)
+            sub(/.*entry function .(void )?/, "", kernel)
+            sub(/. for .sm_.*/, "", kernel)
+            gsub(/\(anonymous namespace\)::/, "", kernel)
+            sub(/\(TileArgs.*|\(Fp8Args.*|\(FlashArgs.*|\(int.*/, "", kernel)
         }
         /bytes stack frame/ { stack = $1; spills = $5 + $9 }
         /Used [0-9]+ registers/ {
