@@ -95,7 +95,7 @@ static void covers(int *seen, const RankPart *r)
     for (int i = 0; i < r->m.params.n; i++) {
         const Param *p = r->m.params.p[i], *q = part_param(&whole, p->piece[0].name);
         int ranks[64], n = mesh_group(&r->mesh, p->grad_group, ranks), place = 0;
-        StridedRange c[9], all[3];
+        StridedRange c[SHARD_VIEW_RANGES], all[PARAM_RANGES];
         for (int k = 0; whole.m.params.p[k] != q; k++) place += (int)param_count(whole.m.params.p[k]);
         int ranges = ranges_clip(c, all, param_ranges(p, all), 0, p->shard.unique);
         for (int k = 0; k < ranges; k++)

@@ -1,7 +1,6 @@
 /* tests/test_layer_kinds.c -- the description of a layer kind is what its code does: for random shapes,
  * adapters and degrees of tensor parallelism, a step on the meta backend has the parameters, the FLOPs and
- * the kept bytes that the descriptions say. Kinds that only the planner knows are refused by name. TREB_SEED
- * asks for a seed, TREB_SHAPES for a number of shapes. */
+ * the kept bytes that the descriptions say. TREB_SEED asks for a seed, TREB_SHAPES for a number of shapes. */
 #include "small.h"
 #include "engine/engine_private.h"
 #include "model/walk.h"
@@ -20,11 +19,15 @@ static const char *const targets[] = { "all-linear", "o_proj", "[qv]_proj", "exp
 static const char *const latent_targets[] = { "all-linear", "o_proj", "kv_b_proj", "experts",
                                               "kv_a_proj_with_mqa" };
 
-static void draw_lora(LoraConf *c, bool latent)
+static const char *const delta_targets[] = { "all-linear", "out_proj", "in_proj_*", "experts",
+                                             "layers.0.linear_attn.in_proj_*" };
+
+static void draw_lora(LoraConf *c, const TextShape *t)
 {
+    const char *const *from = t->gdn.every ? delta_targets : t->mla.kv_rank ? latent_targets : targets;
     static const char *word;
     static WordList    target;
-    word = (latent ? latent_targets : targets)[below(17, 5)], target = (WordList){ &word, 1 };
+    word = from[below(17, 5)], target = (WordList){ &word, 1 };
     *c = (LoraConf){ .rank = 2 + below(18, 6), .alpha = 8, .target = &target };
 }
 
@@ -34,6 +37,15 @@ static void draw_latent(TextShape *t)
                          .rope = 2 + 2 * below(38, 3), .v = 3 + below(39, 4), .pairs = below(40, 2) };
     t->C = t->mla.v, t->G = t->H, t->rotary = t->window = 0;
     t->gated = t->qk_norm = t->qk_norm_wide = t->sinks = false, t->no_o_bias = false;
+}
+
+/* Heads that tp divides. */
+static void draw_delta(TextShape *t, int tp)
+{
+    t->gdn = (GdnShape){ .every = 2 + below(44, 3), .key_heads = tp * (1 + below(45, 2)),
+                         .key_dim = 3 + below(46, 6), .value_dim = 3 + below(47, 6), .conv = 2 + below(48, 3),
+                         .grouped = below(49, 2) };
+    t->gdn.value_heads = t->gdn.key_heads * (1 + below(50, 3));
 }
 
 /* What families other than Qwen3 have. */
@@ -51,6 +63,7 @@ static void draw_options(Case *x)
     t->gated = below(31, 3) == 0;
     if (below(32, 4) == 0) t->window = 16 << below(33, 3);
     if (below(34, 3) == 0) draw_latent(t);
+    else if (!t->window && below(43, 2) == 0) draw_delta(t, x->tp);
     if (t->gated) x->shape.names = &gated;
     t->expert_bias = below(41, 3) == 0;
     if (below(42, 3) == 0) t->act = ACTIVATION_CLAMPED_GLU;
@@ -71,7 +84,7 @@ static void draw(Case *x)
     t->E = 2 + below(10, 6), t->K = 1 + below(11, 2), t->bias = below(12, 2), t->tied = below(13, 3) == 0;
     t->sparse_step = 1 + below(14, 2), t->dense_first = below(15, 3);
     draw_options(x);
-    if (below(16, 2) && t->L > 1 && shape_sparse_layers(t)) draw_lora(&x->lora, t->mla.kv_rank);
+    if (below(16, 2) && t->L > 1 && shape_sparse_layers(t)) draw_lora(&x->lora, t);
     snprintf(x->text, sizeof x->text, "seed %llu: tp %d, T %d, L %d, D %d, H %d, G %d, C %d, I %d, E %d, "
              "K %d, F %d%s%s", (unsigned long long)seed, x->tp, (int)x->T, (int)t->L, (int)t->D, (int)t->H,
              (int)t->G, (int)t->C, (int)t->I, (int)t->E, (int)t->K, (int)t->F,
@@ -203,7 +216,8 @@ static double layer_flops(const Description *d, const RankRows *r, double pairs)
         double in = s->in / (s->in_cut == CUT_TP ? r->tp : 1);
         double out = s->out / (s->out_cut == CUT_TP ? r->tp : 1) + s->kv_out / r->kv;
         double seen = s->window > 0 ? fmin(pairs, r->rows[ROWS_GATHERED] * s->window) : pairs;
-        if (s->type == STEP_CORE) flops += 3 * 2 * seen * s->macs_pair / r->tp;
+        double core = seen * s->macs_pair + r->rows[ROWS_GATHERED] * s->macs_token;
+        if (s->type == STEP_CORE) flops += 3 * 2 * core / r->tp;
         if (s->type == STEP_PRODUCT) flops += 3 * 2 * r->rows[s->rows] * in * out;
     }
     return flops;
@@ -259,18 +273,9 @@ static void kinds_share_out_the_layers(void)
     EXPECT(layer_kinds(&t, 0).attention == ATTENTION_MLA, "latent attention");
 }
 
-static void planner_kinds_are_refused(void)
-{
-    ModelShape s = small_shape(small_vl_moe);
-    Model      m;
-    s.text.gdn.every = 4;
-    EXPECT_FAIL(model_open(&m, &s, NULL), E_CONFIG, "gated delta net");
-}
-
 int main(void)
 {
     RUN(code_does_what_is_described);
     RUN(kinds_share_out_the_layers);
-    RUN(planner_kinds_are_refused);
     return lab_report();
 }

@@ -277,7 +277,7 @@ static void count_updates(int *seen, const RankPart *r, Slicing mode)
     for (int i = 0; i < r->m.params.n; i++) {
         const Param *p = r->m.params.p[i], *q = part_param(&whole, p->piece[0].name);
         int ranks[64], n = mesh_group(&r->mesh, p->grad_group, ranks), place = 0;
-        StridedRange c[9], all[3];
+        StridedRange c[SHARD_VIEW_RANGES], all[PARAM_RANGES];
         if (!p->adapter_of) continue;
         if (mode != WHOLE_STATE) n = 1;
         for (int k = 0; whole.m.params.p[k] != q; k++) place += (int)param_count(whole.m.params.p[k]);

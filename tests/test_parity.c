@@ -39,7 +39,24 @@ static int check(const char *dir, const char *option, const char *value)
     return 1;
 }
 
-static int check_all(const char *root)
+static int check_plain(const char *dir) { return check(dir, NULL, NULL); }
+
+/* The reference inverts matrices of 64 x 64 in f32, which is good to 1e-5 a layer: over five steps of AdamW
+ * such differences let a router with a near tie choose another expert. */
+static bool is_delta_net(const char *dir)
+{
+    ModelShape s;
+    EXPECT_OK(shape_load(&s, dir));
+    return s.text.gdn.every;
+}
+
+static int check_outside(const char *dir)
+{
+    bool loose = is_delta_net(dir);
+    return check(dir, loose ? "--tolerance" : NULL, "logits=3e-5,AdamW losses=1e-3,AdamW grad norms=1e-2");
+}
+
+static int check_all(const char *root, int (*each)(const char *dir))
 {
     struct dirent *e;
     int n = 0;
@@ -48,15 +65,18 @@ static int check_all(const char *root)
         char dir[600], hub[640];
         snprintf(dir, sizeof dir, "%s/%s", root, e->d_name);
         if (e->d_name[0] == '.' || !is_case(dir) || !is_ours(dir)) continue;
-        n += check(dir, NULL, NULL);
+        n += each(dir);
         snprintf(hub, sizeof hub, "%s/hub", dir);
-        if (is_case(hub)) n += check(hub, NULL, NULL);
+        if (is_case(hub)) n += each(hub);
     }
     if (d) closedir(d);
     return n;
 }
 
-static void cases_of_our_own(void) { EXPECT(check_all("tests/gold") >= 13, "too few cases in tests/gold"); }
+static void cases_of_our_own(void)
+{
+    EXPECT(check_all("tests/gold", check_plain) >= 15, "too few cases in tests/gold");
+}
 
 static void check_options(const char *dir)
 {
@@ -112,7 +132,7 @@ static void cases_from_outside(void)
     const char *root = getenv("TREB_GOLDEN");
     if (!root) root = "../shared/golden";
     if (access(root, R_OK)) SKIP("no folder of further cases (TREB_GOLDEN)");
-    EXPECT(check_all(root) > 0, "%s holds no case", root);
+    EXPECT(check_all(root, check_outside) > 0, "%s holds no case", root);
 }
 
 /* A check that cannot fail is none: a case whose record is damaged must be noticed. */

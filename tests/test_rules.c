@@ -16,6 +16,7 @@
 #define LATENT "Moonlight-16B-A3B"
 #define OSS   "gpt-oss-20b"
 #define OLMOE "OLMoE-1B-7B-0924"
+#define DELTA "Qwen3-Next-80B-A3B"
 
 static void load_preset(ModelShape *s, const char *name)
 {
@@ -96,6 +97,8 @@ static const Case cases[] = {
     { 105, 8,  0, OSS,   { "parallel.cp=2" } },
     { 108, 8,  0, OSS,   { "parallel.etp=2" } },
     { 107, 8,  0, OLMOE, { "parallel.tp=2" } },
+    { 19,  24, 0, DELTA, { "parallel.tp=3", "train.micro_tokens=6144" } },
+    { 105, 8,  0, DELTA, { "parallel.cp=2" } },
     { 68,  8,  0, TEXT,  { "memory.recompute=[norm, vision]" } },
     { 68,  8,  0, TEXT,  { "memory.recompute=[vision_act]" } },
     { 68,  8,  0, MOE,   { "memory.recompute=[mlp]" } },

@@ -97,7 +97,7 @@ static inline Param *tp_bind(Rig *r, Param *p, bool fresh)
 {
     int64_t n[2] = { p->ndim == 1 ? 1 : p->shard.shape[0],
                      p->ndim == 1 ? p->shard.shape[0] : p->shard.shape[1] };
-    StridedRange    range[3];
+    StridedRange    range[PARAM_RANGES];
     int     ranges = param_ranges(p, range);
     p->shard.w = t2(&r->param, "w", tp_.dtype, n[0], n[1]);
     p->shard.g = tp_.frozen ? (Tensor){ 0 } : t2(&r->param, "g", F32, n[0], n[1]);
@@ -147,7 +147,7 @@ static inline void tp_give_alike(Rig *r, const char *name, Tensor t)
 }
 static inline void tp_give_grad(Rig *r, const Param *p)
 {
-    StridedRange range[3];
+    StridedRange range[PARAM_RANGES];
     int  ranges = param_ranges(p, range);
     if (!r->be->device->host_memory || !t_has(p->shard.g)) return;
     pthread_mutex_lock(&tp_.lock);

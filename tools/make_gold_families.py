@@ -107,7 +107,7 @@ class Reference(nn.Module):
 
 
 def has_aux(case):
-    return case.family in ("olmoe", "mixtral", "gpt_oss")
+    return case.family in ("olmoe", "mixtral", "gpt_oss", "qwen3_next", "qwen3_5_moe_text")
 
 
 def draw(name, shape, case, gen):
@@ -116,6 +116,10 @@ def draw(name, shape, case, gen):
         return 0.15 * noise
     if name.endswith("sinks"):
         return noise
+    if name.endswith("A_log"):  # some heads keep their state over many tokens
+        return torch.log(0.005 * 400 ** torch.rand(shape, generator=gen))
+    if name.endswith("conv1d.weight"):
+        return noise / shape[-1] ** 0.5
     if name.endswith(("mlp.gate.weight", "mlp.router.weight")):
         return 2.0 * noise / shape[-1] ** 0.5
     if name.endswith(("_bias", "bias")):
@@ -273,6 +277,10 @@ def recorded_cases():
     latent = dict(kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)
     experts = dict(moe_intermediate_size=7, first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=2.5,
                    intermediate_size=34, num_experts_per_tok=2)
+    delta = dict(num_attention_heads=3, num_key_value_heads=1, head_dim=8, linear_key_head_dim=5,
+                 linear_value_head_dim=7, linear_conv_kernel_dim=4, moe_intermediate_size=7, num_experts=5,
+                 num_experts_per_tok=2, shared_expert_intermediate_size=9, rms_norm_eps=1e-6,
+                 router_aux_loss_coef=0.02, rope_parameters=rope(10000.0, partial_rotary_factor=0.5))
     return [
         # no low-rank queries, one group, no shared expert
         Case("deepseek-plain", "deepseek_v3", seed=31, rows=rows, text=dict(
@@ -302,6 +310,13 @@ def recorded_cases():
             common, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=8,
             intermediate_size=14, num_local_experts=4, num_experts_per_tok=2, sliding_window=None, rms_norm_eps=1e-5,
             router_aux_loss_coef=0.02, rope_parameters=rope(1000000.0))),
+        # delta nets: value heads share keys, more rows than a tile has; input projections in both orders
+        Case("qwen3-next", "qwen3_next", seed=43, rows=[Row([("text", 71)]), Row([("text", 13)])], text=dict(
+            common, **delta, num_hidden_layers=3, full_attention_interval=3, mlp_only_layers=[1], intermediate_size=34,
+            linear_num_key_heads=2, linear_num_value_heads=6)),
+        Case("qwen3_5-text", "qwen3_5_moe_text", seed=42, rows=rows, text=dict(
+            common, **delta, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"],
+            linear_num_key_heads=3, linear_num_value_heads=3)),
         Case("llama", "llama", seed=37, rows=rows, tied=True, text=dict(
             common, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=8,
             intermediate_size=34, rms_norm_eps=1e-5, rope_parameters=rope(500000.0))),

@@ -88,9 +88,11 @@ static Status read_view(const Shards *s, Backend *be, const Param *p, const char
     if (!h.n) return OK;
     TRY(sink_open(&out, be, h.t));
     for (int i = 0; i < p->pieces && !st; i++) {
-        StridedRange c[3];
+        StridedRange c[SHARD_VIEW_RANGES];
         char name[160];
-        int n = ranges_clip(c, &p->shard.range[i], 1, h.at, h.n);
+        int  n;
+        const StridedRange *of = piece_ranges(p, i, &n);
+        n = ranges_clip(c, of, n, h.at, h.n);
         for (int k = 0; k < n; k++) c[k].at -= piece_at(p, i);
         stored_name(name, prefix, &p->piece[i]);
         st = shards_read(s, name, c, n, &out);

@@ -33,7 +33,7 @@ static inline bool shards_excludes(const Model *m, const Param *p)
     return m->lora && p->frozen && !p->adapter_of && !lora_trains_in_full(m, p);
 }
 
-enum { SHARD_RUNS = 3 };                 /* end of one range, whole ranges, beginning of another */
+enum { SHARD_RUNS = 3 * PIECE_SECTIONS };    /* end of one range, whole ranges, beginning of another */
 
 /* ---- writing: shards_write.c ---- */
 

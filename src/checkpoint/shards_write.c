@@ -37,7 +37,8 @@ static Status add_range(LocalShards *l, const Param *p, const char *prefix, Shar
     for (int i = 0; i < p->pieces; i++) {
         const Piece *q = &p->piece[i];
         LocalShard k = { .rank = q->rank };
-        k.runs = ranges_clip(k.run, &p->shard.range[i], 1, from, to - from);
+        const StridedRange *of = piece_ranges(p, i, &k.runs);
+        k.runs = ranges_clip(k.run, of, k.runs, from, to - from);
         if (!k.runs) continue;
         int64_t first = k.run[0].local, n = 0;
         for (int r = 0; r < k.runs; r++) n += k.run[r].len * k.run[r].count, k.run[r].at -= piece_at(p, i);

@@ -1,6 +1,7 @@
 /* engine/decode.c -- see decode.h. */
 #include "engine/decode.h"
 
+#include "nn/attention.h"
 #include "nn/rows.h"
 
 #include <stdlib.h>
@@ -36,7 +37,7 @@ static Status allocate(Decode *d)
     d->slot = calloc((size_t)docs, sizeof *d->slot);
     d->len  = calloc((size_t)docs, sizeof *d->len);
     d->next = calloc((size_t)docs, sizeof *d->next);
-    d->host = calloc((size_t)(T + 5 * padded(e, docs) + 3 * docs + 4), sizeof *d->host);
+    d->host = calloc((size_t)(T + 5 * padded(e, docs) + 5 * docs + 4), sizeof *d->host);
     if (has_head(e)) d->logits = calloc((size_t)(docs * e->model.head.V), sizeof *d->logits);
     if (stages > 1) d->stages = malloc((size_t)stages * shared_bytes(e));
     bool all = d->slot && d->len && d->next && d->host && (d->logits || !has_head(e)) &&
@@ -69,11 +70,33 @@ static int64_t kv_width(const Engine *e)
     return (t->G < tp ? 1 : t->G / tp) * t->C;
 }
 
-static int64_t layers_here(const Engine *e)
+/* Layers with keys among [from, to), and delta nets. */
+static int64_t layers_with_keys(const Engine *e, int64_t from, int64_t to)
+{
+    const TextShape *t = &e->model.shape.text;
+    return attention_full_below(t, to) - attention_full_below(t, from);
+}
+static int64_t delta_nets(const Engine *e, int64_t from, int64_t to)
+{
+    return attention_gdn.layers_below(&e->model.shape.text, to) -
+           attention_gdn.layers_below(&e->model.shape.text, from);
+}
+
+static int64_t layers_here(const Engine *e, int64_t (*of)(const Engine *e, int64_t from, int64_t to))
 {
     int64_t n = 0;
-    for (int k = 0; k < e->model.chunks; k++) n += e->model.chunk[k].to - e->model.chunk[k].from;
+    for (int k = 0; k < e->model.chunks; k++) n += of(e, e->model.chunk[k].from, e->model.chunk[k].to);
     return n;
+}
+
+static void lay_out_states(Decode *d, Arena *a)
+{
+    const Engine   *e = d->e;
+    const GdnShape *g = &e->model.shape.text.gdn;
+    int64_t tp = e->mesh.size[AX_TP], K = g->key_heads / tp * g->key_dim;
+    int64_t heads = g->value_heads / tp, V = heads * g->value_dim;
+    if (g->every) cache_layout_states(&d->cache, a, e->conf.dtype, layers_here(e, delta_nets), heads,
+                                      g->key_dim * g->value_dim, g->conv - 1, 2 * K + V);
 }
 
 /* Places what all passes share at the bottom of the activation arena. */
@@ -85,7 +108,8 @@ static void lay_out(Decode *d)
     arena_clear(a), arena_clear(&e->arena[A_SCRATCH]);
     d->cache = (Cache){ .docs = docs, .rows = T + docs * e->conf.decode.tokens,
                         .tokens = T > rows ? T : rows };
-    cache_layout(&d->cache, a, e->conf.dtype, layers_here(e), kv_width(e));
+    cache_layout(&d->cache, a, e->conf.dtype, layers_here(e, layers_with_keys), kv_width(e));
+    lay_out_states(d, a);
     d->row  = (Batch){ .ids = t1(a, "ids", I32, rows), .pos = t2(a, "positions", I32, 3, rows) };
     d->last = t1(a, "rows", I32, docs);
     d->loss = t1(a, "loss", F64, 1), d->row_loss = t2(a, "loss", F32, e->conf.budget.supervised, 1);
@@ -111,11 +135,13 @@ static void run_chunks(Decode *d)
 {
     Engine *e = d->e;
     int     n = e->mesh.size[AX_PP], at = e->mesh.at[AX_PP];
-    int64_t layers = 0;
+    int64_t layers = 0, linear = 0;
     for (int i = 0; i < e->model.chunks; i++) {
         const Chunk *k = &e->model.chunk[i];
         arena_reset(d->pass.act, d->mark);
-        d->cache.first_layer = k->from - layers, layers += k->to - k->from;
+        d->cache.first_layer = layers_with_keys(e, 0, k->from) - layers;
+        d->cache.first_linear = delta_nets(e, 0, k->from) - linear;
+        layers += layers_with_keys(e, k->from, k->to), linear += delta_nets(e, k->from, k->to);
         model_hidden_states(&d->pass, &e->model, i, &e->act[0], receive_input(d, k));
         if (!k->heads)
             comm_send(e->mesh.comm[GR_pp], model_output(&d->pass, &e->model, i, &e->act[0]), (at + 1) % n);
@@ -210,23 +236,24 @@ static int32_t *host_borders(const Decode *d) { return d->host + 4 * padded(d->e
 /* A replica without a document takes part with one of a single row, which no logits are computed for. */
 static void upload_empty_cache(Decode *d)
 {
-    static const int32_t start[2] = { 0, 1 }, slot[1] = { 0 }, used[1] = { 1 };
+    static const int32_t start[2] = { 0, 1 }, slot[1] = { 0 }, used[1] = { 1 };    /* slot: document 0 too */
     int32_t *at = host_borders(d);
     for (int64_t t = 0; t < d->batch.Ta; t++) at[t] = t ? -1 : 0;
-    cache_upload(&d->cache, &d->e->be, &(CachePass){ 1, d->batch.Ta, start, slot, used, at });
+    cache_upload(&d->cache, &d->e->be, &(CachePass){ 1, d->batch.Ta, start, slot, used, at, slot, used });
 }
 
 static void upload_prompt_cache(Decode *d, const Stream *s, const int32_t *tokens)
 {
-    int32_t *last = host_borders(d), *at = last + s->docs;
+    int32_t *last = host_borders(d), *at = last + s->docs, *doc = at + d->batch.Ta, *kept = doc + s->docs;
     for (int64_t t = 0; t < d->batch.Ta; t++) at[t] = -1;
     for (int64_t i = 0; i < s->docs; i++) {
         last[i] = (tokens ? s->start[i] + tokens[i] : s->start[i + 1]) - 1;
+        doc[i] = (int32_t)i, kept[i] = last[i] + 1 - s->start[i];
         for (int32_t t = s->start[i]; t < s->start[i + 1]; t++) at[t] = d->slot[i] + t - s->start[i];
     }
     backend_upload(&d->e->be, t_rows(d->last, 0, s->docs), last);
     cache_upload(&d->cache, &d->e->be,
-                 &(CachePass){ s->docs, d->batch.Ta, s->start, d->slot, d->len, at });
+                 &(CachePass){ s->docs, d->batch.Ta, s->start, d->slot, d->len, at, doc, kept });
 }
 
 Status decode_prompts(Decode *d, const Stream *s, const int32_t *tokens)
@@ -312,17 +339,18 @@ static void upload_tokens(Decode *d, int64_t rows, int64_t n, const int32_t *doc
 static void upload_step_cache(Decode *d, int64_t n, const int32_t *doc)
 {
     int32_t *start = host_borders(d), *slot = start + n + 1, *used = slot + n, *at = used + n;
+    int32_t *kept = at + d->batch.Ta;
     for (int64_t i = 0; i < d->batch.Ta; i++) at[i] = -1;
     for (int64_t i = 0; i < n; i++) {
         int32_t k = doc[i];
         int64_t end = k + 1 < d->n ? d->slot[k + 1] : d->cache.rows;
         REQUIRE(k >= 0 && k < d->n && (!i || k > doc[i - 1]) && d->slot[k] + d->len[k] < end,
                 "decode: document %d is at its capacity", k);
-        start[i] = (int32_t)i, slot[i] = d->slot[k], at[i] = d->slot[k] + d->len[k];
+        start[i] = (int32_t)i, slot[i] = d->slot[k], at[i] = d->slot[k] + d->len[k], kept[i] = 1;
         used[i] = ++d->len[k], d->next[k]++;
     }
     start[n] = (int32_t)n;
-    cache_upload(&d->cache, &d->e->be, &(CachePass){ n, d->batch.Ta, start, slot, used, at });
+    cache_upload(&d->cache, &d->e->be, &(CachePass){ n, d->batch.Ta, start, slot, used, at, doc, kept });
 }
 
 Status decode_step(Decode *d, int64_t n, const int32_t *doc, const int32_t *id)

@@ -55,6 +55,7 @@ static void count_step(void *self, WalkPlace at, const LayerStep *s, Param *w, b
     if (s->type == STEP_VECTOR || (at.part >= WALK_MTP && !k->back)) return;
     if (s->type == STEP_CORE) {
         (tower ? &r->vpair : &r->pair)->part[part] += 2 * step_macs(s) * (input ? 3 : 1);
+        r->token.part[part] += 2 * s->macs_token * (input ? 3 : 1);
         return;
     }
     Flops *rate = tower ? &r->patch : part == PART_HEAD ? &r->supervised : &r->token;

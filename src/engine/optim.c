@@ -16,8 +16,10 @@ typedef struct Range { int64_t at, n; } Range;
 
 static Range range_of(const Param *p, int i)
 {
-    const StridedRange *c = &p->shard.range[i];
-    int64_t from = c->local - p->shard.offset, to = from + c->len * c->count;
+    int     n;
+    const StridedRange *c = piece_ranges(p, i, &n);
+    int64_t from = c->local - p->shard.offset, to = from;
+    for (int k = 0; k < n; k++) to += c[k].len * c[k].count;
     if (from < 0) from = 0;
     if (to > counted(p)) to = counted(p);
     return (Range){ from, to > from ? to - from : 0 };

@@ -19,4 +19,7 @@ void build_mtp(Model *m, int moe, const char *embed);
 /* Latent attention of layer l (model/mla_build.c). */
 void build_mla(ParamSet *s, Mla *m, const TextShape *t, const char *at, int l);
 
+/* The gated delta net of layer l (model/gdn_build.c). */
+void build_gdn(ParamSet *s, Gdn *m, const TextShape *t, const char *at, int l);
+
 #endif

@@ -19,6 +19,9 @@ static const Family *const families[] = {
     &family_deepseek_v3,
     &family_kimi_k2,
     &family_gpt_oss,
+    &family_qwen3_next,
+    &family_qwen3_5_moe,
+    &family_qwen3_5_moe_text,
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 

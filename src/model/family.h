@@ -22,5 +22,6 @@ MUST Status shape_read(ModelShape *s, const Json *hf, const char *what);
 extern const Family family_qwen3, family_qwen3_moe, family_qwen3_vl, family_qwen3_vl_moe;
 extern const Family family_llama, family_mistral, family_mixtral, family_olmoe, family_glm4_moe;
 extern const Family family_deepseek_v3, family_kimi_k2, family_gpt_oss;
+extern const Family family_qwen3_next, family_qwen3_5_moe, family_qwen3_5_moe_text;
 
 #endif

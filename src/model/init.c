@@ -24,12 +24,27 @@ static float init_scale(const Model *m, const Param *p)
     }
 }
 
+/* Of each head of a delta net, drawn on the host. */
+static void draw_decay(Backend *be, Tensor rows, uint64_t seed, uint64_t stream, uint64_t at)
+{
+    enum { MOST = 4096 };                /* heads */
+    float    value[MOST];
+    uint16_t narrow[MOST];
+    int64_t  n = t_count(rows);
+    REQUIRE(n <= MOST, "%lld heads", (long long)n);
+    for (int64_t i = 0; i < n; i++)
+        value[i] = logf(0.01f + 15.99f * rng_uniform(seed, stream, at + (uint64_t)i));
+    if (rows.dtype != F32) dtype_convert(narrow, (DType)rows.dtype, value, F32, n);
+    backend_upload(be, t_as2(rows, 1, n), rows.dtype == F32 ? (void *)value : narrow);
+}
+
 static void init_rows(const Model *m, Backend *be, const Param *p, Tensor rows, uint64_t seed, uint64_t at,
                       int64_t stride)
 {
     uint64_t stream = rng_stream(p->piece[0].name);
     float    scale = init_scale(m, p);
     if (p->init == INIT_ZERO || p->init == INIT_ONE) op_fill(be, rows, p->init == INIT_ONE ? 1.0f : 0.0f);
+    else if (p->init == INIT_DECAY) draw_decay(be, rows, seed, stream, at);
     else if (p->init == INIT_LORA_A_UNIFORM) op_uniform(be, rows, seed, stream, at, stride, scale);
     else op_normal(be, rows, seed, stream, at, stride, scale);
 }

@@ -164,6 +164,8 @@ static void attach_pieces(const Attach *a, Param *w, Lora *l)
         lora_module_name(module, sizeof module, w, x->piece);
         x->b = param_matrix(s, w->group, w->piece[x->piece].shape[0], x->r, PEFT "%s.lora_B.weight", module);
         x->b->init = INIT_ZERO;
+        const Piece *q = &w->piece[x->piece];
+        if (q->sections) param_sections(x->b, q->sections, q->section);
         set_adapter_of(a, x->b, w);
         cut_b(s, x->b, w);
         x->rows = x->b->shard.shape[0];

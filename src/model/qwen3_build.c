@@ -33,7 +33,7 @@ static void build_attention(ParamSet *s, Attention *a, const TextShape *t, const
     bool wide = t->qk_norm_wide;
     *a = (Attention){ .H = t->H, .G = t->G, .C = t->C, .R = shape_rotary(t), .eps = (float)t->eps,
                       .wide = wide,
-                      .gated = t->gated, .index = l };
+                      .gated = t->gated, .index = (int)attention_full_below(t, l) };
     a->norm  = build_norm(s, t, t->D, "%slayers.%d.input_layernorm.weight", at, l);
     a->w_qkv = param_matrix(s, G_LLM, t->gated ? 2 * q : q, t->D, "%slayers.%d.self_attn.q_proj.weight", at,
                             l);
@@ -121,8 +121,9 @@ void build_layer(ParamSet *s, Decoder *d, const ModelShape *x, int l, int moe)
     Status st = decoder_open(d, layer_kinds(t, l));
     REQUIRE(!st, "%s", status_text());
     params_unit(s);
-    if (decoder_mla(d)) build_mla(s, decoder_mla(d), t, at, l);
-    else                build_attention(s, decoder_gqa(d), t, at, l);
+    if (decoder_mla(d))      build_mla(s, decoder_mla(d), t, at, l);
+    else if (decoder_gdn(d)) build_gdn(s, decoder_gdn(d), t, at, l);
+    else                     build_attention(s, decoder_gqa(d), t, at, l);
     d->eps  = (float)t->eps, d->index = l;
     if (d->kinds.attention == ATTENTION_WINDOW) decoder_gqa(d)->window = t->window;
     d->norm = build_norm(s, t, t->D, "%slayers.%d.post_attention_layernorm.weight", at, l);

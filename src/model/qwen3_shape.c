@@ -97,7 +97,8 @@ static Status rope(TextShape *t, const Json *o, const TextDefaults *d, bool mult
         return fail(E_DATA, "rope_theta is missing (or not above 1): add it to the config");
     TRY(partial(t, o, r, d));
     if (!multimodal) return OK;
-    t->mrope[0] = 24, t->mrope[1] = 20, t->mrope[2] = 20;
+    static const int64_t usual[3] = { 24, 20, 20 };
+    memcpy(t->mrope, d->mrope[0] ? d->mrope : usual, sizeof usual);
     if (json_has(r, "mrope_section")) TRY(int_list(r, "mrope_section", t->mrope, 3, &n));
     bool each = n == 3;
     for (int i = 0; i < n; i++) each = each && t->mrope[i] >= 0 && t->mrope[i] <= t->C;
@@ -203,10 +204,10 @@ static Status vision_sizes(VisionShape *v, const Json *o)
     return OK;
 }
 
-static Status deepstack(VisionShape *v, const Json *o)
+static Status deepstack(VisionShape *v, const Json *o, bool has)
 {
     static const int64_t usual[3] = { 8, 16, 24 };
-    memcpy(v->deepstack, usual, sizeof usual), v->deepstacks = 3;
+    memcpy(v->deepstack, usual, sizeof usual), v->deepstacks = has ? 3 : 0;
     if (json_has(o, "deepstack_visual_indexes"))
         TRY(int_list(o, "deepstack_visual_indexes", v->deepstack, MAX_DEEPSTACK, &v->deepstacks));
     for (int i = 0; i < v->deepstacks; i++) {
@@ -221,12 +222,12 @@ static Status deepstack(VisionShape *v, const Json *o)
     return OK;
 }
 
-Status qwen3_vision(VisionShape *v, const Json *o)
+Status qwen3_vision(VisionShape *v, const Json *o, bool has_deepstack)
 {
     const char *act, *type;
     *v = (VisionShape){ 0 };
     TRY(vision_sizes(v, o));
-    TRY(deepstack(v, o));
+    TRY(deepstack(v, o, has_deepstack));
     TRY(json_str(o, "hidden_act", "gelu_pytorch_tanh", &act));
     if (!strcmp(act, "gelu_pytorch_tanh")) v->gelu = GELU_TANH;
     else if (!strcmp(act, "gelu"))         v->gelu = GELU_ERF;

@@ -14,6 +14,7 @@ typedef struct TextDefaults {
     int64_t vocab;                       /* 0: 151936 */
     double  eps, theta, rotary, aux_coef;    /* 0: 1e-6; none; the whole head; 0.001 */
     bool    no_qk_norm, yarn;            /* queries and keys have no norm; rope_type yarn is known */
+    int64_t mrope[3];                    /* 0 0 0: 24 20 20 */
     bool    window_always;               /* sliding_window applies without use_sliding_window */
 } TextDefaults;
 
@@ -22,7 +23,13 @@ MUST Status shape_dim(const Json *o, const char *key, int64_t def, int64_t most,
 MUST Status shape_common(ModelShape *s, const Json *hf);
 
 MUST Status qwen3_text(TextShape *t, const Json *o, const TextDefaults *d, bool sparse, bool multimodal);
-MUST Status qwen3_vision(VisionShape *v, const Json *o);
+/* deepstack: whether a file that does not say has it */
+MUST Status qwen3_vision(VisionShape *v, const Json *o, bool deepstack);
+
+/* Families with a tower: their text_config; then, after its shape is read, everything else. */
+typedef struct VisualDefaults { int64_t image_token, video_token; bool deepstack; } VisualDefaults;
+MUST Status qwen3_text_config(const Json *hf, const Json **text);
+MUST Status qwen3_visual(ModelShape *s, const Json *hf, const VisualDefaults *d);
 MUST Status qwen3_dtype(DType *d, const Json *top, const Json *text);
 
 void qwen3_build(Model *m);              /* model/qwen3_build.c */

@@ -17,6 +17,7 @@ typedef struct ModelShape {
     const char *text_prefix;             /* "model." or "model.language_model." */
     const ModelNames *names;             /* NULL: names_usual */
     bool        fused_experts;           /* how this family's hub files store experts */
+    bool        output_major;            /* … fused experts as (E, out, in) */
     bool        input_major;             /* transformers holds them (E, in, out) too */
     TextShape   text;
     VisionShape vision;

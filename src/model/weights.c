@@ -307,11 +307,13 @@ static Status load_view(WeightLoader *l, Backend *be, const Param *p, ShardView 
 {
     Sink out;
     Status st = OK;
-    StridedRange c[3];
+    StridedRange c[SHARD_VIEW_RANGES];
+    int n;
     if (!h.n) return OK;
     TRY(sink_open(&out, be, h.t));
     for (int i = 0; i < p->pieces && !st; i++) {
-        int n = ranges_clip(c, &p->shard.range[i], 1, h.at, h.n);
+        const StridedRange *of = piece_ranges(p, i, &n);
+        n = ranges_clip(c, of, n, h.at, h.n);
         for (int k = 0; k < n && !st; k++) {
             sink_seek(&out, c[k].local);
             st = p->form == FORM_ROWS ? load_piece(l, &out, p, i, &c[k]) : load_experts(l, &out, p, &c[k]);
@@ -326,10 +328,12 @@ static Status load_view(WeightLoader *l, Backend *be, const Param *p, ShardView 
 static Status put_view(Backend *be, const Param *p, int i, const StTensor *t, ShardView h)
 {
     Sink out;
-    StridedRange c[3];
+    StridedRange c[SHARD_VIEW_RANGES];
+    int n;
+    const StridedRange *of = piece_ranges(p, i, &n);
     if (!h.n) return OK;
     TRY(sink_open(&out, be, h.t));
-    int n = ranges_clip(c, &p->shard.range[i], 1, h.at, h.n);
+    n = ranges_clip(c, of, n, h.at, h.n);
     for (int k = 0; k < n; k++) {
         sink_seek(&out, c[k].local);
         put_range(&out, t, &c[k], piece_at(p, i));
@@ -432,6 +436,7 @@ static bool is_piece(const Model *m, const Piece *q, const char *name)
 static bool is_left_out(const ModelShape *s, const char *name)
 {
     char at[80];
+    if (s->text.gdn.every && !strncmp(name, "mtp.", 4)) return true;
     int  n = snprintf(at, sizeof at, "%slayers.%lld.", s->text_prefix, (long long)s->text.L);
     if (!s->text.mtp_in_file || strncmp(name, at, (size_t)n)) return false;
     return !s->text.mtp || !strcmp(name + n, "embed_tokens.weight") ||

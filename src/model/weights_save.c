@@ -91,15 +91,16 @@ static Status save_codes(WeightSaver *s, const char *name, const int64_t shape[2
     return st_writer_write(&s->out, scale.data, (size_t)t_bytes(scale));
 }
 
-/* Hub layout of fused experts: [E, in, out]. */
+/* Hub layouts of fused experts: [E, in, out], or [E, out, in] as in memory. */
 static Status save_fused(WeightSaver *s, const Param *p, Tensor t)
 {
-    int64_t shape[3] = { p->shape[0], p->shape[2], p->shape[1] };
+    bool    turned = !s->m->shape.output_major;
+    int64_t shape[3] = { p->shape[0], p->shape[turned ? 2 : 1], p->shape[turned ? 1 : 2] };
     if (!s->writing) return st_writer_declare(&s->out, p->piece[0].name, s->dtype, 3, shape);
     for (int64_t e = 0; e < p->shape[0]; e++) {
         TRY(fetch_floats(s, t_at(t, e)));
-        weights_transpose(s->transposed, s->stage, p->shape[1], p->shape[2]);
-        TRY(write_values(s, t_at(t, e), s->transposed, s->dtype));
+        if (turned) weights_transpose(s->transposed, s->stage, p->shape[1], p->shape[2]);
+        TRY(write_values(s, t_at(t, e), turned ? s->transposed : s->stage, s->dtype));
     }
     return OK;
 }

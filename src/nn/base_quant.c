@@ -35,10 +35,21 @@ Status base_quant_read(BaseQuant *b, const char *format, const char *const *word
     return OK;
 }
 
+/* Sections of a piece that tp has cut apart: such a weight stays as it is. */
+static bool is_scattered(const Param *p)
+{
+    bool apart = false;
+    for (int i = 0, n; i < p->pieces; i++) {
+        const StridedRange *c = piece_ranges(p, i, &n);
+        for (int k = 1; k < n; k++) apart |= c[k - 1].at + c[k - 1].len != c[k].at;
+    }
+    return apart;
+}
+
 bool base_quant_has(const BaseQuant *b, const Param *w)
 {
     Site site = precision_site(w);
-    return b->format && site < SITES && b->site[site] && w->frozen && !w->adapter_of;
+    return b->format && site < SITES && b->site[site] && w->frozen && !w->adapter_of && !is_scattered(w);
 }
 
 /* ---- matrices ---- */
@@ -73,7 +84,10 @@ CodeMatrix code_matrix(const Param *p, int64_t i)
     }
     m.rows = p->piece[i].shape[0], m.at = piece_at(p, (int)i);
     for (int64_t k = 0; k < i; k++) m.group += nf4_groups(p->piece[k].shape[0] * m.K);
-    m.range = p->shard.range[i];
+    int n;
+    const StridedRange *c = piece_ranges(p, (int)i, &n);
+    m.range = c[0];
+    for (int k = 1; k < n; k++) m.range.len += c[k].len, m.range.stride += c[k].len;
     m.range.at -= m.at;
     return m;
 }

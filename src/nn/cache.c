@@ -10,6 +10,23 @@ void cache_layout(Cache *c, Arena *a, DType d, int64_t layers, int64_t width)
     c->used      = t1(a, "cache", I32, c->docs);
 }
 
+void cache_layout_states(Cache *c, Arena *a, DType d, int64_t layers, int64_t heads, int64_t size,
+                         int64_t rows, int64_t cols)
+{
+    c->state = t3(a, "cache", F32, layers * c->docs, heads, size);
+    c->tail  = t3(a, "cache", d, layers * c->docs, rows, cols);
+    c->doc   = t1(a, "cache", I32, c->docs);
+    c->kept  = t1(a, "cache", I32, c->docs);
+}
+
+static Tensor docs_of(const Cache *c, Tensor t, int64_t linear)
+{
+    return t_rows(t, (linear - c->first_linear) * c->docs, c->docs);
+}
+
+Tensor cache_state(const Cache *c, int64_t linear) { return docs_of(c, c->state, linear); }
+Tensor cache_tail(const Cache *c, int64_t linear)  { return docs_of(c, c->tail, linear); }
+
 /* (query, key) pairs and keys are what attention costs. A dry run passes no borders: it is charged as if
  * every row attended to a whole slot. */
 static void count_pairs(Segments *s, const CachePass *p, int64_t rows)
@@ -39,6 +56,9 @@ void cache_upload(Cache *c, Backend *be, const CachePass *p)
     backend_upload(be, c->seg.starts, p->start);
     backend_upload(be, t_rows(c->kv_starts, 0, p->n), p->slot);
     backend_upload(be, c->seg.kv_used, p->used);
+    if (!t_has(c->state)) return;
+    backend_upload(be, t_rows(c->doc, 0, p->n), p->doc);
+    backend_upload(be, t_rows(c->kept, 0, p->n), p->kept);
 }
 
 void cache_write(const Cache *c, Backend *be, int layer, Tensor *k, Tensor *v)

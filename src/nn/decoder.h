@@ -8,6 +8,7 @@
 #define NN_DECODER_H
 
 #include "nn/attention.h"
+#include "nn/attention_gdn.h"
 #include "nn/attention_mla.h"
 #include "nn/mlp.h"
 #include "nn/moe.h"
@@ -39,6 +40,10 @@ static inline Attention *decoder_gqa(const Decoder *m)
 static inline Mla *decoder_mla(const Decoder *m)
 {
     return m->kinds.attention == ATTENTION_MLA ? m->attention : NULL;
+}
+static inline Gdn *decoder_gdn(const Decoder *m)
+{
+    return m->kinds.attention == ATTENTION_GDN ? m->attention : NULL;
 }
 static inline Mlp *decoder_mlp(const Decoder *m) { return m->kinds.ffn == FFN_DENSE ? m->ffn : NULL; }
 static inline Moe *decoder_moe(const Decoder *m) { return m->kinds.ffn == FFN_MOE ? m->ffn : NULL; }

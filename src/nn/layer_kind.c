@@ -40,7 +40,7 @@ double step_params(const LayerStep *s)
 
 double step_macs(const LayerStep *s)
 {
-    if (s->type == STEP_VECTOR) return 0;
+    if (s->type == STEP_VECTOR || s->type == STEP_DEPTHWISE) return 0;
     return s->type == STEP_CORE ? s->macs_pair : s->in * (s->out + s->kv_out);
 }
 

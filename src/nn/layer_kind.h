@@ -26,7 +26,8 @@ typedef enum { ROWS_TOKENS, ROWS_GATHERED, ROWS_EXPERTS } RowsOf;
 typedef enum {
     STEP_PRODUCT,                        /* y = x w' */
     STEP_VECTOR,                         /* a norm, a bias, a table: parameters without a product */
-    STEP_DEPTHWISE,                      /* a product of each column by itself, such as a short convolution */
+    STEP_DEPTHWISE,                      /* a few multiply-adds of each column by itself (a short
+                                            convolution), which FLOPs leave out */
     STEP_CORE,                           /* attention itself, or what stands for it */
 } StepType;
 

@@ -32,7 +32,7 @@ typedef struct LoraPart {
 
 struct Lora {
     Param   *a;                          /* (R, in); of experts (E, r, in), or (1, r, in): shared by all */
-    LoraPart part[3];
+    LoraPart part[PARAM_PIECES];
     int      parts;
     float    dropout;
     uint64_t stream;                     /* of random numbers: a function of the module's name */

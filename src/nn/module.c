@@ -55,6 +55,13 @@ void linear_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const Pa
     lora_fwd(c, y, x, w);
 }
 
+Tensor param_sum(const Pass *c, Param *p)
+{
+    if (t_has(param_g(p)) && p->step.grad_unset) op_fill(c->be, param_g(p), 0.0f);
+    p->step.grad_unset = false;
+    return param_g(p);
+}
+
 bool is_trainable(const Param *p) { return p && (!p->frozen || (p->lora && !p->lora->a->frozen)); }
 
 void linear_input_grad(const Pass *c, Tensor dx, Tensor dy, Tensor d_a_out, const Param *w, int flags)

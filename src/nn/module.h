@@ -174,5 +174,7 @@ typedef struct ExpertRows { Tensor offsets; int64_t capacity; } ExpertRows;
 
 /* Whether p or its adapters train; false for NULL. */
 bool is_trainable(const Param *p);
+/* The gradient of p for an op that adds to it; absent where p is frozen. */
+Tensor param_sum(const Pass *c, Param *p);
 
 #endif

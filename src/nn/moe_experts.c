@@ -225,9 +225,7 @@ static void expert_grads(const Pass *c, const Moe *m, MoeAct *a, Tensor dy, Tens
 static void bias_grads(const Pass *c, const MoeAct *a, Param *b, Tensor dy, Tensor gate)
 {
     if (!t_has(param_g(b))) return;
-    if (b->step.grad_unset) op_fill(c->be, param_g(b), 0.0f);
-    b->step.grad_unset = false;
-    op_group_bias_bwd(c->be, param_g(b), (Tensor){ 0 }, dy, param_w(b), a->offsets, gate);
+    op_group_bias_bwd(c->be, param_sum(c, b), (Tensor){ 0 }, dy, param_w(b), a->offsets, gate);
 }
 
 /* Sends the gradients of rows and gates to the tokens; those of w_gu are computed while the rows travel. */

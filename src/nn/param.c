@@ -21,15 +21,30 @@ static Param *param_add(ParamSet *s, Group g, Init init, Form form)
     return s->p[s->n++] = p;
 }
 
+static int ranges_of_piece(const Piece *q) { return q->sections ? q->sections : 1; }
+
+static int first_range(const Param *p, int piece)
+{
+    int n = 0;
+    for (int i = 0; i < piece; i++) n += ranges_of_piece(&p->piece[i]);
+    return n;
+}
+
+const StridedRange *piece_ranges(const Param *p, int i, int *n)
+{
+    *n = ranges_of_piece(&p->piece[i]);
+    return &p->shard.range[first_range(p, i)];
+}
+
 /* Sets what follows from the pieces and their ranges. */
 static void update_shard(Param *p, int64_t padding)
 {
     int64_t at = 0, rows = 0;
-    for (int i = 0; i < p->pieces; i++) {
+    for (int i = 0; i < first_range(p, p->pieces); i++) {
         p->shard.range[i].local = at;
         at += p->shard.range[i].len * p->shard.range[i].count;
-        rows += p->piece[i].rows;
     }
+    for (int i = 0; i < p->pieces; i++) rows += p->piece[i].rows;
     p->shard.shape[0] = rows + padding, p->shard.real_rows = rows;
     p->shard.offset = 0, p->shard.len = p->shard.unique = param_local(p);
 }
@@ -40,8 +55,8 @@ static void place_piece(Param *p)
     int64_t n = 1, before = 0;
     int     k = p->pieces - 1;
     for (int i = 0; i < p->piece[k].rank; i++) n *= p->piece[k].shape[i];
-    for (int i = 0; i < k; i++) before += p->shard.range[i].len;
-    p->shard.range[k] = (StridedRange){ .at = before, .len = n, .stride = n, .count = 1 };
+    for (int i = 0; i < first_range(p, k); i++) before += p->shard.range[i].len;
+    p->shard.range[first_range(p, k)] = (StridedRange){ .at = before, .len = n, .stride = n, .count = 1 };
     p->piece[k].rows = p->piece[k].shape[0];
     for (int i = 1; i < p->ndim; i++) p->shard.shape[i] = p->shape[i];
     update_shard(p, 0);
@@ -97,7 +112,7 @@ Param *param_experts(ParamSet *s, Form form, int64_t E, int64_t rows, int64_t co
 void param_piece(Param *p, int64_t rows, const char *fmt, ...)
 {
     va_list ap;
-    REQUIRE(p->pieces < 3, "parameter %s has three pieces already", p->piece[0].name);
+    REQUIRE(p->pieces < PARAM_PIECES, "parameter %s has %d pieces already", p->piece[0].name, p->pieces);
     va_start(ap, fmt);
     name_piece(p, fmt, ap);
     va_end(ap);
@@ -105,6 +120,23 @@ void param_piece(Param *p, int64_t rows, const char *fmt, ...)
     q->rank = p->ndim, q->shape[0] = rows, q->shape[1] = p->shape[1];
     p->shape[0] += rows;
     place_piece(p);
+}
+
+void param_sections(Param *p, int n, const int64_t *rows)
+{
+    Piece *q = &p->piece[p->pieces - 1];
+    int    first = first_range(p, p->pieces - 1);
+    REQUIRE(n <= PIECE_SECTIONS && first + n <= PARAM_RANGES, "%s: %d sections", q->name, n);
+    StridedRange all = p->shard.range[first];
+    int64_t      row = all.len / q->rows;
+    for (int i = 0; i < n; i++) {
+        q->section[i] = rows[i];
+        p->shard.range[first + i] = (StridedRange){ .at = all.at, .len = rows[i] * row,
+                                                    .stride = rows[i] * row, .count = 1 };
+        all.at += rows[i] * row;
+    }
+    q->sections = n;
+    update_shard(p, 0);
 }
 
 void params_unit(ParamSet *s) { s->unit = s->units++; }
@@ -121,27 +153,30 @@ static GroupId grad_group_of(const ParamSet *s, const Param *p)
 
 static int64_t row_elements(const Param *p) { return param_count(p) / p->shape[0]; }
 
-/* Rows [from, from + rows) of piece i. */
-static void take_rows(Param *p, int i, int64_t from, int64_t rows)
+/* Rows [from, from + rows) of a piece or section. */
+static void take_rows(const Param *p, StridedRange *c, int64_t from, int64_t rows)
 {
-    StridedRange *c = &p->shard.range[i];
     int64_t n = rows * row_elements(p);
     *c = (StridedRange){ .at = c->at + from * row_elements(p), .len = n, .stride = n, .count = rows > 0 };
-    p->piece[i].rows = rows;
 }
 
 /* Equal parts for all ranks; rows of the last parts beyond the end are padding. */
 static void cut_rows(Param *p, int64_t n, int64_t x)
 {
     int64_t padding = 0;
-    for (int i = 0; i < p->pieces; i++) {
-        int64_t all = p->piece[i].rows, part = (all + n - 1) / n, from = x * part;
-        int64_t rows = from >= all ? 0 : all - from < part ? all - from : part;
-        REQUIRE(all % n == 0 || (p->pieces == 1 && p->form == FORM_ROWS), "%s: %lld rows in %lld parts",
-                p->piece[i].name, (long long)all, (long long)n);
-        take_rows(p, i, from, rows);
-        padding += part - rows;
-        if (!i) p->shard.first_row = from;
+    bool    pads = first_range(p, p->pieces) == 1 && p->form == FORM_ROWS;
+    for (int i = 0, k = 0; i < p->pieces; i++) {
+        Piece *q = &p->piece[i];
+        q->rows = 0;
+        for (int end = k + ranges_of_piece(q); k < end; k++) {
+            int64_t all = p->shard.range[k].len / row_elements(p), part = (all + n - 1) / n, from = x * part;
+            int64_t rows = from >= all ? 0 : all - from < part ? all - from : part;
+            REQUIRE(all % n == 0 || pads, "%s: %lld rows in %lld parts", q->name, (long long)all,
+                    (long long)n);
+            take_rows(p, &p->shard.range[k], from, rows);
+            q->rows += rows, padding += part - rows;
+            if (!k) p->shard.first_row = from;
+        }
     }
     update_shard(p, padding);
 }
@@ -149,10 +184,10 @@ static void cut_rows(Param *p, int64_t n, int64_t x)
 /* Part x of n of every block of `block` elements. */
 static void cut_blocks(Param *p, int64_t block, int64_t n, int64_t x)
 {
-    for (int i = 0; i < p->pieces; i++) {
+    for (int i = 0; i < first_range(p, p->pieces); i++) {
         StridedRange *c = &p->shard.range[i];
         REQUIRE(c->count == 1 && block % n == 0 && c->len % block == 0, "%s: %lld in %lld parts",
-                p->piece[i].name, (long long)block, (long long)n);
+                p->piece[0].name, (long long)block, (long long)n);
         *c = (StridedRange){ .at = c->at + x * (block / n), .len = block / n, .stride = block,
                      .count = c->len / block };
     }
@@ -185,7 +220,8 @@ void param_cut_heads(const ParamSet *s, Param *p, int64_t width)
         int64_t heads = p->piece[i].rows / width, share = heads < n ? n / heads : 1, part = heads * share / n;
         REQUIRE(part * n == heads * share, "%s: %lld heads over %lld ranks", p->piece[i].name,
                 (long long)heads, (long long)n);
-        take_rows(p, i, x / share * part * width, part * width);
+        REQUIRE(!p->piece[i].sections, "%s: heads in sections", p->piece[i].name);
+        take_rows(p, &p->shard.range[i], x / share * part * width, p->piece[i].rows = part * width);
         if (mine < 0 && x % share) mine = above;             /* the first neighbour's copy counts */
         above += p->shard.range[i].len;
     }
@@ -196,7 +232,7 @@ void param_cut_heads(const ParamSet *s, Param *p, int64_t width)
 int param_ranges(const Param *p, StridedRange *out)
 {
     int n = 0;
-    for (int i = 0; i < p->pieces; i++)
+    for (int i = 0; i < first_range(p, p->pieces); i++)
         if (p->shard.range[i].count) out[n++] = p->shard.range[i];
     return n;
 }
@@ -255,7 +291,7 @@ ShardView param_load_view(const Param *p)
 
 int shard_view_ranges(StridedRange *out, const Param *p, ShardView h)
 {
-    StridedRange c[3];
+    StridedRange c[PARAM_RANGES];
     return ranges_clip(out, c, param_ranges(p, c), h.at, h.n);
 }
 

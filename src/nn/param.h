@@ -13,8 +13,9 @@
 #include "ops/ops.h"
 
 typedef enum { G_VIT, G_ALIGNER, G_LLM, GROUP_N } Group;   /* tower, mergers, decoder: groups to freeze */
-/* Random initialization; LORA_A_*: uniform within 1 / sqrt(in), or normal with deviation 1 / r. */
-typedef enum { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_POSITION, INIT_LORA_A_UNIFORM,
+/* Random initialization; DECAY: logarithms of rates from 0.01 to 16; LORA_A_*: uniform within 1 / sqrt(in),
+ * or normal with deviation 1 / r. */
+typedef enum { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_POSITION, INIT_DECAY, INIT_LORA_A_UNIFORM,
                INIT_LORA_A_NORMAL } Init;
 /* How a checkpoint stores it; LORA_*: adapters of experts, as PEFT does (model/peft_files.h). */
 typedef enum { FORM_ROWS, FORM_EXPERT_GATE_UP, FORM_EXPERT_DOWN, FORM_LORA_A, FORM_LORA_B } Form;
@@ -22,12 +23,15 @@ typedef enum { FORM_ROWS, FORM_EXPERT_GATE_UP, FORM_EXPERT_DOWN, FORM_LORA_A, FO
 typedef enum { LINEAR_NO, LINEAR_ATTENTION, LINEAR_FEED, LINEAR_EXPERTS, LINEAR_ROUTER, LINEAR_HEAD } Linear;
 
 #define PIECE_DIM 5
+enum { PARAM_PIECES = 4, PIECE_SECTIONS = 3, PARAM_RANGES = 6 };
 
 typedef struct Piece {                  /* one tensor of a checkpoint in HF form */
     char    name[120];
     int     rank;
     int64_t shape[PIECE_DIM];            /* dim 0 = rows of the parameter that it fills */
     int64_t rows;                        /* of these on this rank */
+    int     sections;                    /* runs of rows that a mesh cuts each by itself; 0: all rows */
+    int64_t section[PIECE_SECTIONS];     /* their rows */
 } Piece;
 
 /* `count` runs of `len` elements: run i is at local + i len of this rank's shard and at `at` + i stride of
@@ -58,7 +62,8 @@ typedef struct ParamShard {
                                             others copy a neighbour's (a shared kv head, a tied table) */
     int64_t offset, len;                 /* the elements, flat, that this rank's optimizer updates */
     bool    is_writer;   /* of all ranks that update these elements, the one that saves them */
-    StridedRange range[3];               /* one per piece; count 0: this rank has nothing of the piece */
+    StridedRange range[PARAM_RANGES];    /* one per piece, or section of it (piece_ranges); count 0: this
+                                            rank has nothing of it */
 } ParamShard;
 
 /* What happened to a parameter in the step at hand. */
@@ -71,7 +76,7 @@ typedef struct ParamStep {
 typedef struct Param {
     int     ndim;
     int64_t shape[MAXDIM];               /* of the whole parameter, before any cut */
-    Piece   piece[3];
+    Piece   piece[PARAM_PIECES];
     int     pieces;
     Group   group;
     Init    init;
@@ -110,6 +115,8 @@ Param *param_vector(ParamSet *s, Group g, Init init, int64_t n, const char *fmt,
 Param *param_experts(ParamSet *s, Form form, int64_t E, int64_t rows, int64_t cols, const char *fmt, ...)
     __attribute__((format(printf, 6, 7)));
 void   param_piece(Param *p, int64_t rows, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* The last piece declared consists of n sections of so many rows. */
+void   param_sections(Param *p, int n, const int64_t *rows);
 void   params_close(ParamSet *s);
 void   params_unit(ParamSet *s);   /* parameters declared from here on form a new unit */
 
@@ -119,14 +126,15 @@ void   param_cut(const ParamSet *s, Param *p, MeshAxis axis, int dim);
 /* Shards rows by heads of `width` over tp; neighbours share a piece that has fewer heads than ranks. */
 void   param_cut_heads(const ParamSet *s, Param *p, int64_t width);
 
-int     param_ranges(const Param *p, StridedRange *out);      /* at most 3, empty ones left out */
+int     param_ranges(const Param *p, StridedRange *out);      /* at most PARAM_RANGES, without empty ones */
+const StridedRange *piece_ranges(const Param *p, int i, int *n);   /* of piece i; `local` without gaps */
 /* Clips `n` ranges to elements [at, at + len) of the shard, flat; `local` of the result counts from `at`. At
  * most 3 n ranges. */
 int     ranges_clip(StridedRange *out, const StridedRange *in, int n, int64_t at, int64_t len);
 
 /* A tensor that holds elements [at, at + n) of a shard, flat. */
 typedef struct ShardView { Tensor t; int64_t at, n; } ShardView;
-enum { SHARD_VIEW_RANGES = 9 };
+enum { SHARD_VIEW_RANGES = 3 * PARAM_RANGES };
 
 ShardView param_weight_view(const Param *p);                 /* shard.w: all of the shard, or [offset, len) */
 ShardView param_state_view(const Param *p, Tensor t);        /* master, m or v: [offset, len) */

@@ -24,6 +24,7 @@ typedef struct GdnShape {
     int64_t every;                       /* 0: no layer has it */
     int64_t key_heads, key_dim, value_heads, value_dim;
     int64_t conv;                        /* width of the depthwise convolution */
+    bool    grouped;                     /* files have its input projection key head by key head */
 } GdnShape;
 
 /* Rotary positions stretched to longer contexts (YaRN): slow frequencies are divided by `factor`. */

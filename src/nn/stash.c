@@ -13,7 +13,8 @@ enum {
     TOWER_LABELS = BIT(V_STAT) | BIT(V_NORM) | BIT(V_QKV) | BIT(V_CORE) | BIT(V_RESID) |
                    BIT(V_UP) | BIT(V_ACT) | BIT(MERGER),
     LAYER_LABELS = BIT(INPUT) | BIT(STAT) | BIT(NORM) | BIT(QKV) | BIT(ROPE) | BIT(LATENT) | BIT(UP_PROJ) |
-                   BIT(GDN) | BIT(CORE) | BIT(RESID) | BIT(MLP_NORM) | BIT(LOGITS) | BIT(DISPATCH) |
+                   BIT(GDN) | BIT(GDN_CONV) | BIT(CORE) | BIT(RESID) | BIT(MLP_NORM) | BIT(LOGITS) |
+                   BIT(DISPATCH) |
                    BIT(GATE_UP) | BIT(ACT) | BIT(LORA) | BIT(SHARED_UP) | BIT(SHARED_ACT) | BIT(MLP_UP) |
                    BIT(MLP_ACT),
     MOE_LABELS = BIT(LOGITS) | BIT(DISPATCH) | BIT(GATE_UP) | BIT(ACT) | BIT(LORA) | BIT(SHARED_UP) |

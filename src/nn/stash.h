@@ -24,7 +24,8 @@ typedef enum { KEEP, DROP, PIN, OFFLOAD } Policy;  /* PIN: always kept; OFFLOAD:
     LABEL(ROPE,      KEEP, "queries and keys after norm and rotation")                             \
     LABEL(LATENT,    KEEP, "down projections of latent attention (MLA)")                           \
     LABEL(UP_PROJ,   KEEP, "up projections of latent attention (MLA): queries, keys, values")      \
-    LABEL(GDN,       KEEP, "projections and states of gated delta nets")                           \
+    LABEL(GDN,       KEEP, "projections of gated delta nets")                                      \
+    LABEL(GDN_CONV,  KEEP, "queries, keys and values of gated delta nets after their convolution") \
     LABEL(CORE,      KEEP, "attention output")                                                     \
     LABEL(RESID,     KEEP, "residual stream between attention and feed-forward")                   \
     LABEL(MLP_NORM,  KEEP, "normalised input of feed-forwards")                                    \

@@ -229,6 +229,7 @@ static void read_sizes(RuleInput *x, WordList sizes)
 static const char *uncut_attention(const TextShape *t)
 {
     return t->mla.kv_rank ? "latent attention (MLA)"
+         : t->gdn.every   ? "a gated delta net"
          : t->window      ? "attention with a window"
          : t->sinks       ? "attention with sinks" : NULL;
 }
@@ -236,6 +237,7 @@ static const char *uncut_attention(const TextShape *t)
 void rules_family(RuleInput *x, const TextShape *t)
 {
     x->wide_norm = t->qk_norm_wide, x->expert_bias = t->expert_bias;
+    x->linear_heads = t->gdn.every ? t->gdn.key_heads : 0;
     x->uncut_attention = uncut_attention(t);
 }
 

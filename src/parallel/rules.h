@@ -31,6 +31,7 @@ typedef struct RuleInput {
     bool        renorm;
     long long   shared;                          /* width of shared experts; 0: none */
     bool        latent, linear;                  /* some attention is latent (MLA), or a gated delta net */
+    long long   linear_heads;                    /* key heads of gated delta nets; 0: there are none */
     bool        wide_norm;                       /* one norm of all heads of queries, one of keys */
     bool        expert_bias;                     /* experts' products have biases */
     const char *uncut_attention;                 /* what cp cannot cut of its attention; NULL: nothing */
