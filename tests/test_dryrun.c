@@ -1,6 +1,6 @@
 /* tests/test_dryrun.c -- a run takes exactly the planned bytes, for any layout, recompute, offload, adapters
- * and pictures. */
-#include "layoutlab.h"
+ * and pictures; and makes the planned calls for shards. */
+#include "modelab.h"
 #include "plan/dryrun.h"
 
 enum { DOCS = 16, DOC = 12, TALL = 4, WIDE = 2 }; /* documents of a stream, tokens of one; patches */
@@ -68,23 +68,30 @@ static void compare_arenas(const Case *c, const Engine *e, int rank)
     }
 }
 
-static void rank_main(Peer *p)
+static void open_full(Engine *e, Peer *p, Mesh *place)
 {
     Case       *c = &the_case;
-    Engine      e;
-    Mesh        place;
     EngineConf  conf = engine_conf(c);
     StreamShape ss = shape_stream(&c->shape);
-    double      loss, norm;
     conf.budget.patches = full_budget(c).patches, conf.budget.supervised = full_budget(c).supervised;
     Stream full = stream_full(&ss, &conf.budget);
     omp_set_num_threads(1);
-    conf.ranks = ranks_of(c, p->world, &place);
-    Status st = engine_open(&e, &c->shape, &conf, &full);
-    if (!st) st = model_init(&e.model, &e.be, c->weights);
+    conf.ranks = ranks_of(c, p->world, place);
+    Status st = engine_open(e, &c->shape, &conf, &full);
+    if (!st) st = model_init(&e->model, &e->be, c->weights);
     if (st) printf("rank %d: %s\n", p->rank, status_text()), exit(1);
-    engine_publish_weights(&e);
-    e.dropout_seed = 1;
+    engine_publish_weights(e);
+    e->dropout_seed = 1;
+}
+
+static void rank_main(Peer *p)
+{
+    Case  *c = &the_case;
+    Engine e;
+    Mesh   place;
+    double loss, norm;
+    Status st = OK;
+    open_full(&e, p, &place);
     for (int i = 0; i < c->steps && !st; i++) st = step(c, &e, place.at[AX_DP], i, &loss, &norm);
     if (st) note("rank %d: %s", p->rank, status_text());
     compare_arenas(c, &e, p->rank);
@@ -159,8 +166,52 @@ static void plan_equals_run(void)
     }
 }
 
+/* ---- calls of ZeRO ---- */
+
+static bool is_of_shards(int group)
+{
+    return group == GR_shard_dp_cp || group == GR_shard_tp_dp_cp || group == GR_shard_edp;
+}
+
+/* The second step, whose first weights the one before has asked for. */
+static void sharded_rank(Peer *p)
+{
+    Engine e;
+    Mesh   place;
+    double loss, norm;
+    open_full(&e, p, &place);
+    Status st = step(&the_case, &e, place.at[AX_DP], 0, &loss, &norm);
+    Ledger before = e.be.ledger;
+    if (!st) st = step(&the_case, &e, place.at[AX_DP], 1, &loss, &norm);
+    if (st) note("rank %d: %s", p->rank, status_text());
+    for (int g = 0; g < LEDGER_GROUPS; g++) {
+        const LedgerComm *each = &e.plan.ledger.comm[g], *rest = &e.plan.step_ledger.comm[g];
+        int64_t micros = e.pipe.shape.micros, planned = micros * each->calls + rest->calls;
+        int64_t ran = e.be.ledger.comm[g].calls - before.comm[g].calls;
+        if (is_of_shards(g) && ran != planned)
+            note("rank %d: %s: %lld calls, planned %lld", p->rank, group_name((GroupId)g), (long long)ran,
+                 (long long)planned);
+    }
+    engine_close(&e);
+}
+
+static void calls_of_shards(void)
+{
+    static const char *const layouts[] = { " world=2 zero=3", " world=4 zero=3 ep=2", " world=4 zero=3 tp=2",
+                                           " world=2 zero=2", " world=4 zero=3 replicas=2" };
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        mode_layout_case(&the_case, layouts[i], false, F32);
+        failure.any = false;
+        fill_full(&the_case, 7 + i);
+        on_ranks((int)the_case.rule.world, 0, sharded_rank);
+        empty(&the_case);
+        EXPECT(!failure.any, "%s: %s", layouts[i], failure.text);
+    }
+}
+
 int main(void)
 {
     RUN(plan_equals_run);
+    RUN(calls_of_shards);
     return lab_report();
 }

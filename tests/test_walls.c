@@ -220,7 +220,9 @@ static double apply_fix(const DiagnoseCase *c, const Fix *f, double speed)
     return step / (step - run_wait("a") + run_wait("b")) - 1;
 }
 
-static int fixes_tried, fixes_near;
+/* Verdicts and first fixes, of the cases that the rules were made with and of the others. */
+static struct { int cases, right, fixes, near; } score[2];
+static bool held_out;
 
 static void try_fix(const DiagnoseCase *c, const Diagnosis *d)
 {
@@ -228,7 +230,7 @@ static void try_fix(const DiagnoseCase *c, const Diagnosis *d)
     if (!getenv("TREB_WALLS") || !d->first || !d->fixes) return;
     double gain = apply_fix(c, f, run_speed("a"));
     bool   near = fabs(f->gain - gain) <= 0.4 * fabs(gain);
-    fixes_tried++, fixes_near += near;
+    score[held_out].fixes++, score[held_out].near += near;
     printf("  %-28s %-44s predicted %+4.0f %%, measured %+4.0f %%%s\n", c->name, f->set, 100 * f->gain,
            100 * gain, near ? "" : "  far off");
 }
@@ -239,8 +241,10 @@ static void check_verdict(const DiagnoseCase *c, const DiagnoseAsk *ask, const c
     Status     st = diagnose_open(&d, ask);
     EXPECT_OK(st);
     if (st) return;
-    EXPECT(d->first == c->wall, "%s (%s): %s, not %s", c->name, from, wall_name(d->first),
-           wall_name(c->wall));
+    bool right = d->first == c->wall;
+    score[held_out].cases++, score[held_out].right += right;
+    EXPECT(right || held_out, "%s (%s): %s, not %s", c->name, from, wall_name(d->first), wall_name(c->wall));
+    if (!right) printf("  %s (%s): %s, not %s\n", c->name, from, wall_name(d->first), wall_name(c->wall));
     if (getenv("VERBOSE") || d->first != c->wall) diagnose_print(stdout, d);
     if (!the_profile) try_fix(c, d);
     diagnose_close(d);
@@ -315,6 +319,38 @@ static const DiagnoseCase cases[] = {
     { "healthy, slight tower", 1, 0, "slight", "pictures", "train.micro_tokens=1024", 0, WALL_none, false },
 };
 
+/* Not looked at when thresholds and the transfer of times were made; the walls were written down first. */
+static const DiagnoseCase others[] = {
+    { "ep 2 at 40 MB/s, larger", 2, 40, "text", "text", "parallel.ep=2 train.micro_tokens=512", 0,
+      WALL_communication, false },
+    { "ep 2 and zero 3 at 80 MB/s", 2, 80, "text", "text", "parallel.ep=2 parallel.zero=3", 0,
+      WALL_communication, false },
+    { "tp 4 at 60 MB/s", 4, 60, "text", "text", "parallel.tp=4", 0, WALL_communication, false },
+    { "cp 4 at 50 MB/s", 4, 50, "text", "text", "parallel.cp=4", 0, WALL_communication, false },
+    { "dp 2 at 15 MB/s, zero 0", 2, 15, "text", "text", "parallel.zero=0", 0, WALL_communication, false },
+    { "tp 2 and ep 2 at 50 MB/s", 4, 50, "text", "text", "parallel.tp=2 parallel.ep=2", 0,
+      WALL_communication, false },
+    { "pp 4, four micro-batches", 4, 0, "text", "text", "parallel.pp=4", 0, WALL_bubble, false },
+    { "pp 2, vpp 2, two micro-batches", 2, 0, "text", "text",
+      "parallel.pp=2 parallel.vpp=2 train.global_tokens=512", 0, WALL_bubble, false },
+    { "24 tokens, dp 2", 2, 0, "text", "text",
+      "train.micro_tokens=24 data.max_length=24 train.global_tokens=768", 0, WALL_compute, false },
+    { "full recompute, tp 2", 2, 2000, "text", "text",
+      "memory.recompute=[full] parallel.tp=2 train.micro_tokens=1024", 0, WALL_memory, false },
+    { "full recompute, cp 2", 2, 2000, "text", "text",
+      "memory.recompute=[full] parallel.cp=2 train.micro_tokens=1024", 0, WALL_memory, false },
+    { "too large, dp 2", 2, 0, "text", "text", "train.micro_tokens=512", 0.85, WALL_memory, false },
+    { "heavy tower, large micro-batches", 1, 0, "tower", "pictures",
+      "train.micro_tokens=1024 train.micro_patches=2048", 0, WALL_vision, false },
+    { "healthy, pp 2, 16 micro-batches", 2, 0, "text", "text", "parallel.pp=2 train.global_tokens=4096", 0,
+      WALL_none, false },
+    { "healthy, cp 2", 2, 5000, "text", "text", "train.micro_tokens=1024 parallel.cp=2", 0, WALL_none,
+      false },
+    { "healthy, zero 3", 2, 10000, "text", "text", "train.micro_tokens=512 parallel.zero=3", 0, WALL_none,
+      false },
+};
+enum { CASES = sizeof cases / sizeof *cases, OTHERS = sizeof others / sizeof *others };
+
 static bool wanted(const DiagnoseCase *c)
 {
     const char *word = getenv("CASE");
@@ -322,19 +358,34 @@ static bool wanted(const DiagnoseCase *c)
     return c->brief || getenv("TREB_WALLS");
 }
 
+static void each_case(void (*check)(const DiagnoseCase *c))
+{
+    memset(score, 0, sizeof score);
+    for (int i = 0; i < CASES + OTHERS; i++) {
+        const DiagnoseCase *c = i < CASES ? &cases[i] : &others[i - CASES];
+        held_out = i >= CASES;
+        if (wanted(c)) check(c);
+    }
+    for (int i = 0; i < 2 && getenv("TREB_WALLS"); i++)
+        printf("  %s: %d of %d walls, %d of %d first fixes within 40 %% of what was measured\n",
+               i ? "others" : "cases", score[i].right, score[i].cases, score[i].near, score[i].fixes);
+}
+
+/* Of the others four fifths of the walls must be right, and of all first fixes four fifths near. */
 static void constructed_runs(void)
 {
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (wanted(&cases[i])) check_run(&cases[i]);
-    if (!fixes_tried) return;
-    printf("  %d of %d first fixes within 40 %% of what was measured\n", fixes_near, fixes_tried);
-    EXPECT(fixes_near >= 0.8 * fixes_tried, "%d of %d fixes", fixes_near, fixes_tried);
+    each_case(check_run);
+    int fixes = score[0].fixes + score[1].fixes, near = score[0].near + score[1].near;
+    EXPECT(near >= 0.8 * fixes, "%d of %d fixes", near, fixes);
+    EXPECT(score[1].right >= 0.8 * score[1].cases, "%d of %d others", score[1].right, score[1].cases);
 }
+
+static void check_both(const DiagnoseCase *c) { run_case(c, "a", ""), check_profile(c); }
 
 static void constructed_profiles(void)
 {
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (wanted(&cases[i]) && getenv("TREB_WALLS")) run_case(&cases[i], "a", ""), check_profile(&cases[i]);
+    if (getenv("TREB_WALLS")) each_case(check_both);
+    EXPECT(score[1].right >= 0.8 * score[1].cases, "%d of %d others", score[1].right, score[1].cases);
 }
 
 int main(void)

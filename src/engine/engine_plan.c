@@ -216,16 +216,32 @@ static void fill_plan(EnginePlan *p, const Engine *e, const Peak *chunk, const S
     for (int i = 0; i < ARENA_N; i++) qsort(p->label[i], ARENA_LABELS, sizeof(PlanLabel), larger_first);
 }
 
-/* Two micro-batches and an update. The ledger of the first is p->ledger; the rest of the step, less the
- * second micro-batch, is p->step_ledger. */
+/* With ZeRO 3 a micro-batch uses weights that the one before it has gathered; the first of a step cannot, so
+ * it is counted by itself, into l. A pipeline's order of micro-batches is another one. */
+static bool run_first(Engine *e, const Stream *stream, Ledger *l)
+{
+    if (!e->conf.train || e->conf.ranks.zero < 3 || e->mesh.size[AX_PP] > 1) return false;
+    Ledger before = *l;
+    ledger_clear(l);
+    l->meter = NULL;
+    run_micro_batch(e, stream, NULL);
+    ledger_add(&before, l, 1);
+    *l = before;
+    return true;
+}
+
+/* Two or three micro-batches and an update. The ledger of the second to last is p->ledger; the rest of the
+ * step, less the other micro-batches as p->ledger counts them, is p->step_ledger. */
 static void plan_step(EnginePlan *p, Engine *e, const Stream *stream, Peak *chunk)
 {
     Ledger *l = &e->be.ledger;
+    if (e->conf.train) shard_prefetch_first(&e->shard);   /* as the step before has done */
     l->meter = e->conf.meter;
     ledger_clear(l);                                      /* leaves out what opening the engine did */
     ledger_phase(l, COST_RESTART, 0, false);              /* after a plan that ran out of space */
     ledger_phase(l, COST_UPDATE, 0, true);
     if (e->conf.train) engine_begin_step(e, 2);
+    bool   first = run_first(e, stream, l);
     Ledger begin = *l;
     ledger_clear(l);
     run_micro_batch(e, stream, chunk);
@@ -235,7 +251,7 @@ static void plan_step(EnginePlan *p, Engine *e, const Stream *stream, Peak *chun
     run_step_end(e);
     l->meter = p->ledger.meter = NULL;
     p->step_ledger = *l;
-    if (e->conf.train) ledger_add(&p->step_ledger, &p->ledger, -1);
+    for (int i = 0; e->conf.train && i < 1 + first; i++) ledger_add(&p->step_ledger, &p->ledger, -1);
 }
 
 static Status plan_on(EnginePlan *p, Engine *e, const Stream *stream)

@@ -190,5 +190,6 @@ void        shard_finish_grads(Shard *s);
  * are gathered while the next one is updated. */
 void        shard_step(Shard *s, ShardRangeFn *step, void *self);
 void        shard_wait_weights(Shard *s);                        /* waits for pending gathers of weights */
+void        shard_prefetch_first(Shard *s);   /* level 3: the first unit of the next step; ends shard_step */
 
 #endif

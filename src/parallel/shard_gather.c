@@ -87,7 +87,7 @@ void weights_prefetch(Shard *s, int unit, bool backward)
     if (is_gathered_per_use(s, s->order[at])) fill_buffer(s, s->order[at]);
 }
 
-void weights_prefetch_first(Shard *s)
+void shard_prefetch_first(Shard *s)
 {
     if (s->conf.overlap && s->units && is_gathered_per_use(s, s->order[0])) fill_buffer(s, s->order[0]);
 }

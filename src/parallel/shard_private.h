@@ -29,7 +29,6 @@ void sum_join(Shard *s, ShardBucket *b);
 /* shard_gather.c */
 void weights_take(Shard *s, int unit);             /* complete when it returns */
 void weights_prefetch(Shard *s, int unit, bool backward);       /* starts the gather of the next unit */
-void weights_prefetch_first(Shard *s);             /* at the end of a step: of the first unit of the next */
 void gather_join(Shard *s, ShardBucket *b);
 
 /* shard_codes.c */

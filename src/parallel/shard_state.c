@@ -214,5 +214,5 @@ void shard_step(Shard *s, ShardRangeFn *step, void *self)
     }
     weights_publish(s);
     state_discard(s);
-    weights_prefetch_first(s);
+    shard_prefetch_first(s);
 }

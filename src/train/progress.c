@@ -38,6 +38,9 @@ static bool has_loss(const Progress *p, const StepReport *r)
     return r->verdict == STEP_GOOD || (p->every == 1 && r->verdict != STEP_EMPTY);
 }
 
+/* A graph of a whole phase has one length. */
+static bool parts_timed(const Progress *p) { return !(p->graphs && p->graphs->phases); }
+
 static void add_times(Progress *p, const StepReport *r)
 {
     StepReport *s = &p->sum;
@@ -47,7 +50,8 @@ static void add_times(Progress *p, const StepReport *r)
     flops_add(&s->sums.model, &r->sums.model);
     for (int i = 0; i < PART_N; i++) {
         s->part_seconds[i] += r->part_seconds[i];
-        p->peak.flops = fmax(p->peak.flops, ratio(r->sums.model.part[i], r->part_seconds[i]));
+        if (parts_timed(p))
+            p->peak.flops = fmax(p->peak.flops, ratio(r->sums.model.part[i], r->part_seconds[i]));
     }
     p->pace = p->pace > 0 ? 0.9 * p->pace + 0.1 * r->seconds : r->seconds;
 }
@@ -74,7 +78,7 @@ static const char *const part_names[PART_N] = {
 
 static bool part_timed(const Progress *p, int part)
 {
-    return !(p->graphs && p->graphs->phases) && p->sum.part_seconds[part] > 0;
+    return parts_timed(p) && p->sum.part_seconds[part] > 0;
 }
 
 static double part_mfu(const Progress *p, int part)
