@@ -37,6 +37,24 @@ static void rows_by_name(void)
 }
 
 /* In a run larger than a rack, groups of powers of two do not span racks. */
+static void rows_of_devices(void)
+{
+    static const struct { const char *device, *row; } list[] = {
+        { "NVIDIA H200", "h200" }, { "NVIDIA H20", "h20" }, { "NVIDIA H100 80GB HBM3", "h100-sxm" },
+        { "NVIDIA A100-SXM4-80GB", "a100-80" }, { "NVIDIA A100-SXM4-40GB", "a100-40" },
+        { "NVIDIA GB200", "gb200-nvl72" }, { "NVIDIA B200", "b200" }, { "NVIDIA L40S", "l40s" },
+        { "NVIDIA GeForce RTX 5090", "rtx-5090" }, { "NVIDIA GeForce RTX 4090", "rtx-4090" },
+        { "NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada" },
+        { "NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000" },
+        { "Tesla T4", NULL }, { "", NULL },
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        const char *row = hardware_of_device(list[i].device);
+        EXPECT(row == list[i].row || (row && list[i].row && !strcmp(row, list[i].row)), "%s: %s",
+               list[i].device, row ? row : "none");
+    }
+}
+
 static void ranks_of_a_domain(void)
 {
     static const struct { int64_t ranks; int per; } rows[] = {
@@ -210,6 +228,7 @@ int main(void)
     snprintf(file, sizeof file, "%s/bent.json", lab_tmp());
     RUN(every_row_is_whole);
     RUN(rows_by_name);
+    RUN(rows_of_devices);
     RUN(ranks_of_a_domain);
     RUN(curve_between_points);
     RUN(time_ascends);

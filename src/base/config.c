@@ -295,6 +295,19 @@ Status config_set(Config *cfg, const char *override)
     return set_target(&r, &t);
 }
 
+Status config_set_all(Config *cfg, const char *set)
+{
+    for (const char *at = set + strspn(set, " "); *at; at += strspn(at, " ")) {
+        char   one[512];
+        size_t n = 0, depth = 0;
+        for (; at[n] && (depth || at[n] != ' '); n++) depth += at[n] == '[', depth -= at[n] == ']';
+        snprintf(one, sizeof one, "%.*s", (int)n, at);
+        TRY(config_set(cfg, one));
+        at += n;
+    }
+    return OK;
+}
+
 void config_settle(Config *cfg)
 {
     bool adapters = cfg->lora.rank > 0 || *cfg->lora.path;

@@ -78,6 +78,8 @@ void        config_close(Config *cfg);                                     /* tw
 void        config_default(Config *cfg);
 MUST Status config_parse(Config *cfg, const char *text, size_t len, const char *name);
 MUST Status config_set(Config *cfg, const char *override);
+/* Overrides with blanks between them, as a command line takes them; a list may have blanks. */
+MUST Status config_set_all(Config *cfg, const char *set);
 
 /* Gives keys that are not set the defaults that depend on other keys: learning_rate with adapters. Opening
  * does it; again after further overrides. */

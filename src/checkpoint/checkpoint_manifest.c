@@ -53,10 +53,59 @@ static Status digest_file(Digest *d, const char *path, Meter *meter)
     return st;
 }
 
+/* ---- all files of a checkpoint ---- */
+
+/* Calls visit for every file by its name below the folder; a subfolder with a manifest is that file. */
+typedef struct Walk {
+    const char *folder;
+    Json       *files;                   /* rows of the manifest */
+    Status    (*visit)(Json *files, const char *name, const char *path);
+    bool        sync;                    /* folders reach the disk */
+} Walk;
+
 static int is_listed(const struct dirent *e)
 {
     return e->d_name[0] != '.' && strcmp(e->d_name, CHECKPOINT_MANIFEST);
 }
+
+static Status walk(const Walk *w, const char *below);
+
+static Status walk_entry(const Walk *w, Path name, Path path)
+{
+    struct stat info;
+    size_t n = strlen(name);
+    if (stat(path, &info) || !S_ISDIR(info.st_mode)) return w->visit(w->files, name, path);
+    if (n + sizeof CHECKPOINT_MANIFEST + 1 > sizeof(Path))
+        return fail(E_IO, "%.200s: the path is too long", name);
+    strcpy(name + n, "/" CHECKPOINT_MANIFEST);
+    TRY(path_join(path, w->folder, name));
+    if (file_is(path)) return w->visit(w->files, name, path);
+    name[n + 1] = 0;
+    return walk(w, name);
+}
+
+/* below is "" or ends in a slash. */
+static Status walk(const Walk *w, const char *below)
+{
+    Path at, path, name;
+    struct dirent **entry;
+    Status st = OK;
+    TRY(path_join(at, w->folder, below));
+    int n = scandir(at, &entry, is_listed, alphasort);
+    if (n < 0) return fail(E_IO, "%s: %s", at, strerror(errno));
+    for (int i = 0; i < n; i++) {
+        if (!st) st = path_join(path, at, entry[i]->d_name);
+        if (!st && snprintf(name, sizeof name, "%s%s", below, entry[i]->d_name) >= (int)sizeof name)
+            st = fail(E_IO, "%.200s: the path is too long", path);
+        if (!st) st = walk_entry(w, name, path);
+        free(entry[i]);
+    }
+    free(entry);
+    if (w->sync) folder_sync(at);
+    return st;
+}
+
+/* ---- writing ---- */
 
 static Status collect_file(Json *files, const char *name, const char *path)
 {
@@ -67,51 +116,12 @@ static Status collect_file(Json *files, const char *name, const char *path)
     return OK;
 }
 
-static Status collect(Json *files, const char *folder, const char *below);
-
-static Status collect_folder(Json *files, const char *folder, Path name)
-{
-    Path path;
-    size_t n = strlen(name);
-    if (n + sizeof CHECKPOINT_MANIFEST + 1 > sizeof(Path))
-        return fail(E_IO, "%.200s: the path is too long", name);
-    strcpy(name + n, "/" CHECKPOINT_MANIFEST);
-    TRY(path_join(path, folder, name));
-    if (file_is(path)) return collect_file(files, name, path);
-    name[n + 1] = 0;
-    return collect(files, folder, name);
-}
-
-/* Adds the files of folder/below to `files`; below is "" or ends in a slash. */
-static Status collect(Json *files, const char *folder, const char *below)
-{
-    Path at, path, name;
-    struct dirent **entry;
-    struct stat info;
-    Status st = OK;
-    TRY(path_join(at, folder, below));
-    int n = scandir(at, &entry, is_listed, alphasort);
-    if (n < 0) return fail(E_IO, "%s: %s", at, strerror(errno));
-    for (int i = 0; i < n; i++) {
-        if (!st) st = path_join(path, at, entry[i]->d_name);
-        if (!st &&
-            (stat(path, &info) ||
-             snprintf(name, sizeof name, "%s%s", below, entry[i]->d_name) >= PATH_MAX - 1))
-            st = fail(E_IO, "%s: %s", path, strerror(errno));
-        if (!st) st = S_ISDIR(info.st_mode) ? collect_folder(files, folder, name)
-                                            : collect_file(files, name, path);
-        free(entry[i]);
-    }
-    free(entry);
-    folder_sync(at);
-    return st;
-}
-
 /* The file appears atomically, because rank 0 polls for it. */
 Status checkpoint_manifest_write(const char *folder, int64_t step)
 {
     Json *files = json_object();
-    Status st = collect(files, folder, "");
+    Walk   all = { folder, files, collect_file, .sync = true };
+    Status st = walk(&all, "");
     Json *o = json_pack("{s:i, s:I, s:s, s:o}", "format", MANIFEST_VERSION, "step", (json_int_t)step, "hash",
                         "xxh128", "files", files);
     char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL;
@@ -121,6 +131,8 @@ Status checkpoint_manifest_write(const char *folder, int64_t step)
     json_decref(o);
     return st;
 }
+
+/* ---- checking ---- */
 
 typedef struct ManifestCheck {
     const char  *folder;
@@ -180,42 +192,12 @@ static Status check_files(const char *folder, Json *files, ThreadPool *pool, Met
     return st;
 }
 
-static Status check_listed(const char *folder, const char *below, const Json *files);
-
-/* name: of a file or folder below the checkpoint. A subfolder with a manifest is listed by that. */
-static Status check_entry(const char *folder, Path name, bool is_folder, const Json *files)
+/* What is loaded was hashed: a file without a row is not part of the checkpoint. */
+static Status check_listed(Json *files, const char *name, const char *path)
 {
-    size_t n = strlen(name);
-    Path   path;
-    if (is_folder) {
-        if (snprintf(name + n, sizeof(Path) - n, "/%s", CHECKPOINT_MANIFEST) >= (int)(sizeof(Path) - n))
-            return fail(E_IO, "%.200s: the path is too long", name);
-        TRY(path_join(path, folder, name));
-        if (!file_is(path)) return name[n + 1] = 0, check_listed(folder, name, files);
-    }
+    (void)path;
     return json_object_get(files, name) ? OK
                : fail(E_DATA, "%s is not listed in %s", name, CHECKPOINT_MANIFEST);
-}
-
-/* What is loaded was hashed: a file without a row is not part of the checkpoint. */
-static Status check_listed(const char *folder, const char *below, const Json *files)
-{
-    Path at, path, name;
-    struct dirent **entry;
-    struct stat info;
-    Status st = OK;
-    TRY(path_join(at, folder, below));
-    int n = scandir(at, &entry, is_listed, alphasort);
-    if (n < 0) return fail(E_IO, "%s: %s", at, strerror(errno));
-    for (int i = 0; i < n; i++) {
-        if (!st) st = path_join(path, at, entry[i]->d_name);
-        if (!st && snprintf(name, sizeof name, "%s%s", below, entry[i]->d_name) >= (int)sizeof name)
-            st = fail(E_IO, "%.200s: the path is too long", path);
-        if (!st && !stat(path, &info)) st = check_entry(folder, name, S_ISDIR(info.st_mode), files);
-        free(entry[i]);
-    }
-    free(entry);
-    return st;
 }
 
 static Status check_folder(const char *folder, ThreadPool *pool, Meter *meter)
@@ -232,7 +214,7 @@ static Status check_folder(const char *folder, ThreadPool *pool, Meter *meter)
     if (!st && (format != MANIFEST_VERSION || strcmp(hash, "xxh128") || !json_is_object(files)))
         st = fail(E_DATA, "%s: not a manifest that this build reads (format %lld)", path, (long long)format);
     if (!st) st = check_files(folder, files, pool, meter);
-    if (!st) st = check_listed(folder, "", files);
+    if (!st) st = walk(&(Walk){ folder, files, check_listed, .sync = false }, "");
     json_decref(o);
     return st;
 }

@@ -51,7 +51,7 @@ typedef struct Evidence {
     int           ranks, per_node, micros;
     double        limit, bytes;          /* that a rank may take; that the plan takes */
     double        spread;
-    double        larger;                /* seconds of compute that larger micro-batches would save */
+    double        larger;                /* seconds that larger micro-batches would save: compute, pauses */
     double        recomputing, repeated; /* seconds that recomputation and offload cost; of them waiting for
                                             communication that is repeated */
     LabelFacts    facts;

@@ -86,24 +86,12 @@ static FixTerms terms_of(const Evidence *e)
 
 /* ---- one change ---- */
 
-static Status apply_overrides(Config *c, const char *set)
-{
-    char one[FIT_SET];
-    for (const char *at = set; *at; at += strspn(at, " ")) {
-        size_t n = strcspn(at, " ");
-        snprintf(one, sizeof one, "%.*s", (int)n, at);
-        TRY(config_set(c, one));
-        at += n;
-    }
-    return OK;
-}
-
 /* The plan with a change; false: the rules refuse it, or it cannot be planned. */
 static bool plan_changed(StepProfile *plan, const Evidence *e, const char *set)
 {
     Config c = *e->recipe;
     c.keep = (MemPool){ 0 };                                /* only texts of the overrides are freed below */
-    bool ok = !apply_overrides(&c, set);
+    bool ok = !config_set_all(&c, set);
     RuleInput x = rules_input(&c, &e->shape, e->ranks, e->per_node);
     ok = ok && rules_legal(&x) && !plan_step(plan, e, &c);
     mem_pool_close(&c.keep);
@@ -189,6 +177,7 @@ static void add_fix(Diagnosis *d, Fix f)
 /* The fixes of the dominant wall (others false) or of the others. */
 static void add_rows(Diagnosis *d, const FixTerms *x, bool others)
 {
+    const bool experts = x->experts, tower = x->tower;
     Fix f;
 #define WALL(...)
 #define FIX(which, what, when, in_words, what_not, ...)                                           \
@@ -197,7 +186,11 @@ static void add_rows(Diagnosis *d, const FixTerms *x, bool others)
         snprintf(f.set, FIT_SET, __VA_ARGS__);                                                    \
         add_fix(d, f);                                                                            \
     }
+#define RECOMPUTE_SET(class, swept, when, list, in_words, what_not) \
+    FIX(memory, SAME, x->full && (when), in_words, what_not, "memory.recompute=[" list "]")
+#include "engine/recompute_sets.def"
 #include "diagnose/walls.def"
+#undef RECOMPUTE_SET
 #undef WALL
 #undef FIX
 }
@@ -258,7 +251,8 @@ double fixes_larger(const Evidence *e, const StepProfile *plan)
         if (e->micros % k) continue;
         scale_micro(set, e, k);
         if (!plan_changed(&s, e, set) || s.memory_peak > e->limit) continue;
-        return fmax(0, known(e->at.compute) - step_after(&e->at, plan, &s).compute);
+        s = step_after(&e->at, plan, &s);
+        return fmax(0, known(e->at.compute) - s.compute + known(e->at.dependency) - s.dependency);
     }
     return 0;
 }

@@ -4,31 +4,15 @@
 #include "base/folder.h"
 #include "report/contract.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- hardware ---- */
 
-static bool contains(const char *text, const char *word, size_t n)
-{
-    for (; *text; text++)
-        if (!strncasecmp(text, word, n)) return true;
-    return false;
-}
-
-/* The row whose name, up to a dash, is in the text: "NVIDIA H200" is h200. NULL: none. */
-static const char *row_in(const char *text)
-{
-    for (int i = 0; hardware_at(i); i++)
-        if (contains(text, hardware_at(i), strcspn(hardware_at(i), "-"))) return hardware_at(i);
-    return NULL;
-}
-
 /* The named row; else `this`, if the machine was measured and has that backend; else the device's row. */
 static Status find_hardware(Hardware *hw, const char *named, const char *backend, const char *device)
 {
-    const char *row = row_in(device);
+    const char *row = hardware_of_device(device);
     if (named) return hardware_find(hw, named);
     if (!hardware_find(hw, "this") && !strcmp(hw->backend, backend)) return OK;
     if (!strcmp(backend, "cpu")) return hardware_find(hw, "cpu-node");

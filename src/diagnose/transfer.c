@@ -95,6 +95,13 @@ static double exposed_after(StepProfile *s, const StepProfile *before, const Ste
     return sum;
 }
 
+/* The device pauses between kernels, and a plan does not have that: fewer kernels, fewer pauses. */
+static double pauses_after(double at, const StepProfile *before, const StepProfile *after)
+{
+    double old = known(before->launches), new = known(after->launches);
+    return old > 0 && new > 0 ? known(at) * fmin(1, new / old) : known(at);
+}
+
 /* The parts of a step add up to it: it changes by what they change. */
 StepProfile step_after(const StepProfile *at, const StepProfile *before, const StepProfile *after)
 {
@@ -105,11 +112,14 @@ StepProfile step_after(const StepProfile *at, const StepProfile *before, const S
     s.exposed = exposed_after(&s, before, after) + s.bubble;
     s.launch_starved = fmax(0, scaled(at->launch_starved, before->launch_starved, after->launch_starved, T));
     s.copies  = fmax(0, scaled(at->copies, before->copies, after->copies, T));
+    s.dependency = pauses_after(at->dependency, before, after);
     double saved = known(at->compute) - s.compute + known(at->exposed) - s.exposed +
-                   known(at->launch_starved) - s.launch_starved + known(at->copies) - s.copies;
+                   known(at->launch_starved) - s.launch_starved + known(at->copies) - s.copies +
+                   known(at->dependency) - s.dependency;
     s.data_wait = data_after(at, saved);
     s.step = fmax(0.01 * at->step, at->step - saved + s.data_wait - known(at->data_wait));
-    s.idle = fmax(0, known(at->idle) + s.launch_starved - known(at->launch_starved));
+    s.idle = fmax(0, known(at->idle) + s.launch_starved - known(at->launch_starved) + s.dependency -
+                         known(at->dependency));
     s.memory_peak = after->memory_peak, s.expert_rows = after->expert_rows;
     return s;
 }

@@ -66,22 +66,13 @@ static int list_changes(Change change[FIT_ROWS], const FitRequest *ask)
         snprintf(change[n].set, FIT_SET, __VA_ARGS__);          \
         drop_included_words(change[n++].set);                   \
     }
+#define RECOMPUTE_SET(class, swept, when, list, in_words, forbids) \
+    CHANGE(class, in_words, when, "memory.recompute=[%s" list "]", words)
+#include "engine/recompute_sets.def"
 #include "engine/fit.def"
+#undef RECOMPUTE_SET
 #undef CHANGE
     return n;
-}
-
-/* set: overrides with blanks between them. */
-static Status apply_overrides(Config *c, const char *set)
-{
-    char one[FIT_SET];
-    for (const char *at = set; *at; at += strspn(at, " ")) {
-        size_t n = strcspn(at, " ");
-        snprintf(one, sizeof one, "%.*s", (int)n, at);
-        TRY(config_set(c, one));
-        at += n;
-    }
-    return OK;
 }
 
 /* False for a change that the rules refuse, that cannot be planned or that saves next to nothing. */
@@ -89,7 +80,7 @@ static bool try_change(FitRow *r, const FitRequest *ask, const Change *t)
 {
     Config c = *ask->recipe;
     c.keep = (MemPool){ 0 };                                /* only texts of the overrides are freed below */
-    bool ok = !apply_overrides(&c, t->set);
+    bool ok = !config_set_all(&c, t->set);
     RuleInput x = rules_input(&c, ask->shape, ask->ranks, ask->per_node);
     *r = (FitRow){ .price = t->price, .cost = t->cost };
     memcpy(r->set, t->set, sizeof r->set);

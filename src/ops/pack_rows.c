@@ -10,8 +10,7 @@
  *
  * x is f32 or bf16; its rows may be strided, y is dense. To quantise an unpacked row once more gives the same
  * numbers. Every device gives the same bits. */
-#include "ops/cpu/cpu_rows.h"
-#include "ops/quant.h"
+#include "ops/cpu/cpu_quant.h"
 
 static bool packed_fits(Tensor y, Tensor x)
 {
@@ -25,35 +24,15 @@ Cost pack_rows_cost(Backend *be, Tensor y, Tensor x)
     return (Cost){ .flops = 2.0 * (double)t_count(x), .rd = t_bytes(x), .wr = t_bytes(y) };
 }
 
-static bool codes_fit(Tensor q, Tensor scale, Tensor x)
-{
-    return !t_has(q) || (q.rank == 2 && q.dtype == E4M3 && q.n[0] == x.n[0] && q.n[1] == x.n[1] &&
-                         is_rows_f32(scale, quant_groups(x.n[1]), x.n[0]));
-}
-
 Cost unpack_rows_cost(Backend *be, Tensor x, Tensor q, Tensor scale, Tensor y, Tensor offsets)
 {
-    REQUIRE(packed_fits(y, x) && codes_fit(q, scale, x) && (!t_has(offsets) || offsets.dtype == I32),
+    REQUIRE(packed_fits(y, x) && (!t_has(q) || codes_fit_rows(q, scale, x)) &&
+            (!t_has(offsets) || offsets.dtype == I32),
             "unpack_rows: x %s q %s scale %s y %s offsets %s", t_fmt(x), t_fmt(q), t_fmt(scale), t_fmt(y),
             t_fmt(offsets));
     int64_t codes = t_has(q) ? expert_bytes(be, q) + 4 * scale.n[0] * expert_rows(be, x.n[0]) : 0;
     return (Cost){ .flops = (double)(expert_rows(be, x.n[0]) * x.n[1]), .rd = expert_bytes(be, y),
                    .wr = expert_bytes(be, x) + codes };
-}
-
-HOT static uint32_t largest(const float *x, int64_t n)
-{
-    uint32_t amax = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t m = quant_magnitude(x[i]);
-        amax = m > amax ? m : amax;
-    }
-    return amax;
-}
-
-HOT static void encode(uint8_t *q, const float *x, float inverse, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) q[i] = e4m3_from_f32(x[i] * inverse);
 }
 
 HOT static void decode(float *x, const uint8_t *q, float scale, int64_t n)
@@ -67,8 +46,8 @@ static void pack_row(uint8_t *record, const float *x, int64_t K)
     memset(record, 0, (size_t)quant_packed_width(K) * 2);
     for (int64_t k = 0; k < K; k += QUANT_GROUP) {
         int64_t    n = min_i64(K - k, QUANT_GROUP);
-        QuantScale s = quant_scale(largest(x + k, n), true);
-        encode(record + k, x + k, s.inverse, n);
+        QuantScale s = quant_scale(cpu_quant_amax(x + k, n), true);
+        cpu_quant_encode(record + k, x + k, s.inverse, n);
         scale[k / QUANT_GROUP] = s.scale;
     }
 }

@@ -22,8 +22,7 @@ static bool holds(Tensor t, DType d, Tensor like, int64_t rows, int64_t cols)
 Cost quantize_rows_cost(Backend *be, Tensor q, Tensor scale, Tensor x, Tensor offsets, bool pow2)
 {
     int64_t R = x.n[0], K = x.n[1];
-    REQUIRE(is_rows(x, R, K) && holds(q, E4M3, x, R, K) &&
-            is_rows_f32(scale, quant_groups(K), R) && (!t_has(offsets) || offsets.dtype == I32),
+    REQUIRE(is_rows(x, R, K) && codes_fit_rows(q, scale, x) && (!t_has(offsets) || offsets.dtype == I32),
             "quantize_rows: q %s scale %s x %s offsets %s", t_fmt(q), t_fmt(scale), t_fmt(x), t_fmt(offsets));
     int64_t n = t_has(offsets) ? expert_rows(be, R) : R;
     return (Cost){ .flops = 2.0 * (double)(n * K), .rd = n * K * (int64_t)dtype_size((DType)x.dtype),
@@ -46,7 +45,7 @@ Cost quantize_weight_cost(Backend *be, Tensor q, Tensor scale, Tensor qt, Tensor
                    .wr = opt_bytes(q) + opt_bytes(scale) + opt_bytes(qt) + opt_bytes(scale_t) };
 }
 
-HOT static uint32_t amax_of(const float *x, int64_t n)
+HOT uint32_t cpu_quant_amax(const float *x, int64_t n)
 {
     uint32_t amax = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -56,7 +55,7 @@ HOT static uint32_t amax_of(const float *x, int64_t n)
     return amax;
 }
 
-HOT static void encode(uint8_t *q, const float *x, float inverse, int64_t n)
+HOT void cpu_quant_encode(uint8_t *q, const float *x, float inverse, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) q[i] = e4m3_from_f32(x[i] * inverse);
 }
@@ -67,8 +66,8 @@ void cpu_quantize_row(Tensor q, Tensor scale, const float *x, int64_t r, bool po
     uint8_t *codes = (uint8_t *)row_ptr(q, r);
     for (int64_t k = 0; k < K; k += QUANT_GROUP) {
         int64_t    n = min_i64(K - k, QUANT_GROUP);
-        QuantScale s = quant_scale(amax_of(x + k, n), pow2);
-        encode(codes + k, x + k, s.inverse, n);
+        QuantScale s = quant_scale(cpu_quant_amax(x + k, n), pow2);
+        cpu_quant_encode(codes + k, x + k, s.inverse, n);
         ((float *)row_ptr(scale, k / QUANT_GROUP))[r] = s.scale;
     }
 }
@@ -126,8 +125,8 @@ void cpu_quantize_weight(Backend *be, Tensor q, Tensor scale, Tensor qt, Tensor 
         b->n = i / across % down * QUANT_GROUP, b->k = i % across * QUANT_GROUP;
         b->rows = min_i64(N - b->n, QUANT_GROUP), b->cols = min_i64(K - b->k, QUANT_GROUP);
         block_read(b, matrix(w, e));
-        QuantScale s = quant_scale(amax_of(b->x, b->rows * b->cols), pow2);
-        encode(code, b->x, s.inverse, b->rows * b->cols);
+        QuantScale s = quant_scale(cpu_quant_amax(b->x, b->rows * b->cols), pow2);
+        cpu_quant_encode(code, b->x, s.inverse, b->rows * b->cols);
         block_store(b, code, matrix(q, e), matrix(scale, e), s.scale);
         block_store_transposed(b, code, matrix(qt, e), matrix(scale_t, e), s.scale);
     }

@@ -12,8 +12,7 @@
  *
  * With amax the maximum over the slices of all ranks the codes are those of quantize_weight. Tensors are
  * dense. Extents may be 0. Every device gives the same bits. */
-#include "ops/cpu/cpu_rows.h"
-#include "ops/quant.h"
+#include "ops/cpu/cpu_quant.h"
 
 static int64_t matrices_in(Tensor t) { return t.rank == 3 ? t.n[0] : 1; }
 
@@ -92,12 +91,11 @@ static const float *read_segment(Tensor w, const Segment *g, float *own)
     return own;
 }
 
-HOT static uint32_t largest(const float *x, int64_t n, uint32_t amax)
+/* Not a number counts as infinite. */
+static uint32_t larger_amax(uint32_t amax, const float *x, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t m = quant_magnitude(x[i]);
-        amax = m > amax ? m : amax;
-    }
+    uint32_t here = cpu_quant_amax(x, n);
+    if (here > amax) amax = here;
     return amax > 0x7f800000u ? 0x7f800000u : amax;
 }
 
@@ -112,7 +110,7 @@ void cpu_weight_amax(Backend *be, Tensor amax, Tensor w, WeightSlice of)
         float   own[QUANT_GROUP];
         for (int64_t i = 0; i < across; i++) out[row * across + i] = 0.0f;
         while (next_segment(&b, &g))
-            out[g.block] = quant_float(largest(read_segment(w, &g, own), g.n, quant_bits(out[g.block])));
+            out[g.block] = quant_float(larger_amax(quant_bits(out[g.block]), read_segment(w, &g, own), g.n));
     }
 }
 
@@ -121,11 +119,6 @@ void cpu_amax_scales(Backend *be, Tensor scale, Tensor amax, bool pow2)
     const float *x = amax.data;
     float       *y = scale.data;
     for (int64_t i = 0; i < t_count(amax); i++) y[i] = quant_scale(quant_bits(x[i]), pow2).scale;
-}
-
-HOT static void encode(uint8_t *q, const float *x, float inverse, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) q[i] = e4m3_from_f32(x[i] * inverse);
 }
 
 void cpu_quantize_slice(Backend *be, Tensor q, Tensor w, Tensor scale, WeightSlice of)
@@ -137,8 +130,8 @@ void cpu_quantize_slice(Backend *be, Tensor q, Tensor w, Tensor scale, WeightSli
         Segment g;
         float   own[QUANT_GROUP];
         while (next_segment(&b, &g))
-            encode((uint8_t *)q.data + g.at, read_segment(w, &g, own),
-                   quant_inverse(((const float *)scale.data)[g.block]), g.n);
+            cpu_quant_encode((uint8_t *)q.data + g.at, read_segment(w, &g, own),
+                             quant_inverse(((const float *)scale.data)[g.block]), g.n);
     }
 }
 

@@ -3,9 +3,11 @@
 
 #include "ops/ops.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 typedef struct Shares {
     double gemm, grouped, attention, attention_back, vision, vision_back, memory, fp8, fp4;
@@ -116,6 +118,39 @@ static void fill(Hardware *h, const HardwareRow *r)
 }
 
 const char *hardware_at(int i) { return i >= 0 && i < ROWS ? rows[i].id : NULL; }
+
+/* Whether a word of the device's name begins with the n letters of `word`, or is it where `whole`. */
+static bool names_word(const char *device, const char *word, size_t n, bool whole)
+{
+    for (const char *at = device; *at; at++) {
+        bool begins = at == device || !isalnum((unsigned char)at[-1]);
+        if (begins && !strncasecmp(at, word, n) && !(whole && isalnum((unsigned char)at[n]))) return true;
+    }
+    return false;
+}
+
+/* Letters of the row's words that the name has; the first word must be in it. */
+static size_t names_row(const char *device, const char *id)
+{
+    size_t sum = 0, n = strcspn(id, "-");
+    if (!names_word(device, id, n, true)) return 0;
+    for (const char *at = id; *at; at += n, at += *at == '-') {
+        n = strcspn(at, "-");
+        if (names_word(device, at, n, false)) sum += n;
+    }
+    return sum;
+}
+
+const char *hardware_of_device(const char *device)
+{
+    const char *best = NULL;
+    size_t      most = 0;
+    for (int i = 0; i < ROWS; i++) {
+        size_t n = names_row(device, rows[i].id);
+        if (n > most) most = n, best = rows[i].id;
+    }
+    return best;
+}
 
 const char *hardware_names(void)
 {

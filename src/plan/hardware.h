@@ -49,6 +49,8 @@ typedef struct Hardware {
 MUST Status hardware_find(Hardware *h, const char *id);
 const char *hardware_names(void); /* for messages: "a100-80, h100-sxm, …, or this" */
 const char *hardware_at(int i);                              /* id of row i; NULL past the last */
+/* The row of a device by its name: "NVIDIA H200" is h200, "NVIDIA A100-SXM4-80GB" a100-80. NULL: none. */
+const char *hardware_of_device(const char *device);
 /* A run may take so many GiB, everything included; 0: no limit. */
 void        hardware_limit(Hardware *h, double gib);
 /* Ranks per domain for a run of `ranks`: all of them if they fit into one, else the largest power of two that

@@ -4,7 +4,6 @@
 #include "ops/backend.h"
 #include "plan/search.h"
 
-#include <ctype.h>
 #include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
@@ -84,29 +83,6 @@ bool layout_is_new(const Search *s, int at)
     return true;
 }
 
-static bool same_letter(char device, char id)
-{
-    return tolower((unsigned char)device) == (id == '-' ? ' ' : id);
-}
-
-/* Whether the device's name has the row's first word ("h100" of h100-sxm), of an RTX all words, and its
- * memory where the row names it (a100-40). */
-static bool names_row(const char *device, const char *id)
-{
-    char   memory[16] = "";
-    size_t word = strcspn(id, "-"), n = strncmp(id, "rtx-", 4) ? word : strlen(id);
-    if (n == word && id[word] && isdigit((unsigned char)id[word + 1]))
-        snprintf(memory, sizeof memory, "%sGB", id + word + 1);
-    if (!strstr(device, memory)) return false;
-    for (const char *at = device; *at; at++) {
-        size_t i = 0;
-        while (i < n && same_letter(at[i], id[i])) i++;
-        bool begins = at == device || !isalnum((unsigned char)at[-1]);
-        if (i == n && begins && !isalnum((unsigned char)at[n])) return true;
-    }
-    return false;
-}
-
 Status hardware_here(Hardware *h, const char *asked, int per_node)
 {
     char device[256] = "";
@@ -114,9 +90,8 @@ Status hardware_here(Hardware *h, const char *asked, int per_node)
     bool cuda = !strcmp(backend, "cuda");
     if (cuda) backend_describe("cuda", device, sizeof device);
     if (!hardware_find(h, "this") && !strcmp(h->backend, cuda ? "cuda" : "cpu")) return OK;
-    for (int i = 0; cuda && hardware_at(i); i++)
-        if (names_row(device, hardware_at(i))) return hardware_find(h, hardware_at(i));
-    TRY(hardware_find(h, cuda ? "h100" : "cpu"));
+    const char *row = hardware_of_device(device);
+    TRY(hardware_find(h, !cuda ? "cpu" : row ? row : "h100"));
     if (!cuda) h->capacity = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / per_node;
     return OK;
 }

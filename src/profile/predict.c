@@ -145,26 +145,12 @@ static bool find_measured(Hardware *hw, const char *backend)
            !strcmp(hw->backend, backend);
 }
 
-/* Letters of the row's name, up to its first '-', if the device's name contains them, but for case. */
-static size_t match(const char *device, const char *id)
-{
-    size_t n = strcspn(id, "-");
-    for (; *device; device++)
-        if (!strncasecmp(device, id, n)) return n;
-    return 0;
-}
-
 bool predict_hardware(Hardware *hw, const char *backend)
 {
-    char        device[256];
-    const char *best = NULL;
-    size_t      most = 0;
+    char device[256];
     if (find_measured(hw, backend)) return true;
     if (strcmp(backend, "cuda")) return false;
     backend_describe(backend, device, sizeof device);
-    for (int i = 0; hardware_at(i); i++) {
-        size_t n = match(device, hardware_at(i));
-        if (n > most) most = n, best = hardware_at(i);
-    }
-    return best && !hardware_find(hw, best);
+    const char *row = hardware_of_device(device);
+    return row && !hardware_find(hw, row);
 }

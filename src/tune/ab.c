@@ -59,7 +59,7 @@ static Status run_one(AbCandidate *c, const TrialConf *conf, const Config *base,
     Trial *t = &c->run[c->runs];
     changed.keep = (MemPool){ 0 };
     snprintf(name, sizeof name, "%03d", (*number)++);
-    Status st = trial_set(&changed, c->set);
+    Status st = config_set_all(&changed, c->set);
     if (!st) st = trial_run(t, conf, &changed, name);
     mem_pool_close(&changed.keep);
     c->runs++;

@@ -37,7 +37,7 @@ Status candidates_of_set(AbRound *r, Tune *t, const char *set)
         snprintf(c->why, sizeof c->why, "--set %.180s", set);
         Config copy = t->base;
         copy.keep = (MemPool){ 0 };
-        Status st = trial_set(&copy, c->set);
+        Status st = config_set_all(&copy, c->set);
         mem_pool_close(&copy.keep);
         TRY(st);
         if (!tune_is_tried(t, c->set, false)) c->predicted = predict(t, c->set), r->n++;
@@ -88,8 +88,14 @@ static void add_point(SweepPoint *p, int *n, Tune *t, const char *set, double ba
     p[(*n)++].gain = base / step - 1;
 }
 
-static const char *const recomputes[] = { "[]",     "[moe_act]",  "[norm,moe_act]",
-                                          "[norm]", "[moe,norm]", "[full]" };
+/* Those that are for models with experts alone are refused or change nothing elsewhere. */
+static const char *const recomputes[] = {
+    "[]",
+#define RECOMPUTE_SET(class, swept, when, list, in_words, forbids) swept ? "[" list "]" : NULL,
+#include "engine/recompute_sets.def"
+#undef RECOMPUTE_SET
+    "[full]"
+};
 static const char *const graphs[] = { "[none]", "[attn,moe_router,moe_preprocess]", "[attn,mlp]", "[full]" };
 enum { RECOMPUTES = sizeof recomputes / sizeof *recomputes, GRAPHS = sizeof graphs / sizeof *graphs };
 
@@ -103,6 +109,7 @@ static int sweep_micro(SweepPoint *p, int n, Tune *t, double base, int64_t facto
         for (int k = 0; k < (on_gpu(t) ? GRAPHS : 1); k++)
             for (int o = 0; o < 1 + (offload > 0); o++) {
                 char set[AB_SET] = "";
+                if (!recomputes[i]) continue;
                 add_micro(set, t, factor);
                 add(set, strcmp(own[0], recomputes[i]), "memory.recompute=%s", recomputes[i]);
                 add(set, on_gpu(t) && strcmp(own[1], graphs[k]), "train.cuda_graph=%s", graphs[k]);

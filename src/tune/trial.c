@@ -19,19 +19,6 @@ static const char *const words[] = { "ran", "does not fit", "failed", "took too 
 
 const char *trial_word(TrialEnd e) { return words[e]; }
 
-Status trial_set(Config *c, const char *set)
-{
-    for (const char *at = set; *at; at += strspn(at, " ")) {
-        char   one[512];
-        size_t n = 0, depth = 0;
-        for (; at[n] && (depth || at[n] != ' '); n++) depth += at[n] == '[', depth -= at[n] == ']';
-        snprintf(one, sizeof one, "%.*s", (int)n, at);
-        TRY(config_set(c, one));
-        at += n;
-    }
-    return OK;
-}
-
 Status trial_write(const char *file, const Config *recipe, const char *comment)
 {
     FILE *f = fopen(file, "w");
@@ -158,7 +145,7 @@ static Status trial_recipe(Config *c, const Trial *t, const TrialConf *conf)
              "checkpoint.hf=none checkpoint.resume_from_checkpoint=none eval.eval_steps=0 "
              "eval.eval_on_start=false log.logging_steps=1 log.report_to=[jsonl]",
              conf->warmup + conf->window);
-    return trial_set(c, set);
+    return config_set_all(c, set);
 }
 
 Status trial_run(Trial *t, const TrialConf *conf, const Config *recipe, const char *name)

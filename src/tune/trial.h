@@ -37,7 +37,5 @@ const char *trial_word(TrialEnd e);                                  /* "ran", "
 MUST Status trial_train(int *code, int ranks, const char *file, const char *log, double limit);
 /* Writes every key of the recipe, with the folder of the run; comment: above them, or NULL. */
 MUST Status trial_write(const char *file, const Config *recipe, const char *comment);
-/* Applies overrides with blanks between them, as a command line takes them. */
-MUST Status trial_set(Config *c, const char *set);
 
 #endif

@@ -99,7 +99,7 @@ static Status decide(Tune *t, const AbRound *r)
     keep_base(t, best < 0 ? &r->base : &r->candidate[best]);
     if (best < 0) return OK;
     t->retest |= moves_much(r->candidate[best].set);
-    TRY(trial_set(&t->base, r->candidate[best].set));
+    TRY(config_set_all(&t->base, r->candidate[best].set));
     return tune_write_best(t);
 }
 

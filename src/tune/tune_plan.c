@@ -9,7 +9,7 @@ static Status changed_recipe(Config *c, const Tune *t, const char *set)
 {
     *c = t->base;
     c->keep = (MemPool){ 0 };                            /* only texts of the overrides are freed */
-    return trial_set(c, set);
+    return config_set_all(c, set);
 }
 
 Status tune_plan(const Tune *t, const char *set, double *step, double *bytes)

@@ -55,7 +55,7 @@ static Status start(Validation *v, const char *name, const Config *recipe, const
     TRY(path_join(run, v->folder, name));
     snprintf(file, sizeof file, "%.4000s.yaml", run), snprintf(log, sizeof log, "%.4000s.log", run);
     c.checkpoint.output_dir = run;
-    Status st = trial_set(&c, set);
+    Status st = config_set_all(&c, set);
     if (!st) st = trial_write(file, &c, NULL);
     if (!st) st = trial_train(&code, v->ask->ranks, file, log, 0);
     mem_pool_close(&c.keep);
@@ -107,7 +107,7 @@ static Status run_baseline(Validation *v)
         return st ? st : read_run(v, 2, v->baseline);
     }
     c.keep = (MemPool){ 0 };
-    Status st = trial_set(&c, SAFE);
+    Status st = config_set_all(&c, SAFE);
     if (!st) st = contract_of_config(&a, &c);
     if (!st && !(st = contract_of_config(&b, &v->recipe))) {
         v->own_baseline = !contract_compare(NULL, 0, &a, &b, NULL, 0);
