@@ -7,13 +7,15 @@
 . tests/ranklab.sh
 planned() {                              # planned RECIPE
     local ranks gpu
-    read -r ranks gpu < <(sed -E 's/.*-a[0-9]+b-([0-9]+)-([a-z0-9]+).*/\1 \2/' <<<"$1")
+    read -r ranks gpu < <(sed -E 's/[^0-9]*[^/]*-([0-9]+)-(g?[hb][123]00|[0-9]+gb).*/\1 \2/' <<<"$1")
     [[ $gpu = *gb ]] && gpu=h200         # of any make: device.memory_limit has its bytes
     "$treb" plan "$1" --hardware "$gpu" >"$tmp/out" 2>&1 &&
         grep -q " on $ranks rank" "$tmp/out" && grep -q '^  stage 0 ' "$tmp/out" &&
-        grep -q '^preset Qwen3-.* for models/.*, which does not exist' "$tmp/out"
+        grep -q '^preset .* for models/.*, which does not exist' "$tmp/out"
 }
-for recipe in recipes/qwen3-*.yaml; do check "$recipe" planned "$recipe"; done
+for recipe in $(ls recipes/*.yaml | grep -E -- '-[0-9]+-(g?[hb][123]00|[0-9]+gb)'); do
+    check "$recipe" planned "$recipe"
+done
 validated() {                            # each table of the comparison has a row
     "${TEST_PUBLISHED:-build/tests/test_published}" --print >"$tmp/out" 2>&1 &&
         grep -q '^| M1 ' "$tmp/out" && grep -q '^| T1 ' "$tmp/out" && grep -q '^| R1 ' "$tmp/out"
@@ -46,7 +48,7 @@ searched() {                             # searched CODE WORDS N [options]: exit
 check "JSON has the number of trained parameters" \
     searched 0 '"adapters": 651230720' 1 --model qwen3-vl-30b-a3b --hardware h200 lora.rank=16 --json
 check "a model that cannot be trained here" \
-    searched 2 'deepseek-v3 with adapters: no family here trains it' 8 --model deepseek-v3 lora.rank=16
+    searched 2 'minimax-m2 with adapters: no family here trains it' 8 --model minimax-m2 lora.rank=16
 check "a target that matches no module" \
     searched 2 'nearest is q_proj' 8 --model qwen3-30b-a3b lora.rank=16 lora.target_modules=qproj
 check "a layout that takes more GPUs than there are" \

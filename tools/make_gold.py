@@ -37,7 +37,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (
-    Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, Qwen3VLConfig,
+    AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, Qwen3VLConfig,
     Qwen3VLForConditionalGeneration, Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration,
 )
 
@@ -156,7 +156,7 @@ def build_model(case, gen):
 def load_model(folder):
     with open(os.path.join(folder, "config.json")) as f:
         family = json.load(f)["model_type"]
-    _, cls = FAMILIES[family]
+    _, cls = FAMILIES.get(family, (None, AutoModelForCausalLM))
     return cls.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
     )

@@ -308,7 +308,7 @@ def recorded_cases():
             router_aux_loss_coef=0.01, rope_parameters=rope(10000.0))),
         Case("mixtral", "mixtral", seed=36, rows=rows, text=dict(
             common, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=8,
-            intermediate_size=14, num_local_experts=4, num_experts_per_tok=2, sliding_window=None, rms_norm_eps=1e-5,
+            intermediate_size=14, num_local_experts=4, num_experts_per_tok=2, sliding_window=7, rms_norm_eps=1e-5,
             router_aux_loss_coef=0.02, rope_parameters=rope(1000000.0))),
         # delta nets: value heads share keys, more rows than a tile has; input projections in both orders
         Case("qwen3-next", "qwen3_next", seed=43, rows=[Row([("text", 71)]), Row([("text", 13)])], text=dict(
@@ -319,10 +319,12 @@ def recorded_cases():
             linear_num_key_heads=3, linear_num_value_heads=3)),
         Case("llama", "llama", seed=37, rows=rows, tied=True, text=dict(
             common, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=8,
-            intermediate_size=34, rms_norm_eps=1e-5, rope_parameters=rope(500000.0))),
+            intermediate_size=34, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
+                                 high_freq_factor=4.0, original_max_position_embeddings=32))),
         Case("mistral", "mistral", seed=38, rows=rows, text=dict(
             common, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=3, head_dim=6,
-            intermediate_size=34, sliding_window=None, rms_norm_eps=1e-5, rope_parameters=rope(10000.0))),
+            intermediate_size=34, sliding_window=5, rms_norm_eps=1e-5, rope_parameters=rope(10000.0))),
     ]
 
 

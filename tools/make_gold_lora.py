@@ -67,6 +67,12 @@ def recorded_cases():
             modules_to_save=["lm_head", "visual.merger.norm"],
         )),
         Case("dense-all-linear", "dense-tied-left", 5, dict(r=2, lora_alpha=8, target_modules="all-linear")),
+        Case("mla-all", "deepseek-mtp", 7, dict(
+            r=3, lora_alpha=5, target_parameters=EXPERTS, rank_pattern={"kv_a_proj_with_mqa": 2},
+            target_modules=[
+                "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+            ],
+        )),
         Case("dense-tied-save", "dense-tied-left", 6, dict(
             r=2, lora_alpha=3, target_modules=["o_proj"], modules_to_save=["embed_tokens"], ensure_weight_tying=True,
         )),
@@ -162,7 +168,7 @@ def attempt(case, number):
     }
     if gap is not None:
         info["router_gap"] = gap
-        info["aux_coef"] = gold.text_config(model.get_base_model().config).router_aux_loss_coef
+        info["aux_coef"] = getattr(gold.text_config(model.get_base_model().config), "router_aux_loss_coef", 0.0)
     save(case, os.path.join(CASES, case.name), model, expected, info)
     return True
 

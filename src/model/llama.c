@@ -1,9 +1,8 @@
-/* model/llama.c -- the dense families llama (Llama 2, Llama 3 without its rope_type llama3) and mistral:
- * no norm of queries and keys. */
+/* model/llama.c -- the dense families llama (Llama 2 and 3) and mistral: no norm of queries and keys. */
 #include "model/qwen3_shape.h"
 
 static const TextDefaults llama   = { .vocab = 32000, .hidden = 4096, .layers = 32, .heads = 32, .ffn = 11008,
-                                      .no_qk_norm = true };
+                                      .no_qk_norm = true, .smooth = true };
 static const TextDefaults mistral = { .vocab = 32000, .hidden = 4096, .layers = 32, .heads = 32,
                                       .kv_heads = 8,
                                       .ffn = 14336, .no_qk_norm = true, .window_always = true };

@@ -87,6 +87,16 @@ static void yarn_frequencies(float *inv, const YarnShape *y, double theta, int64
     }
 }
 
+/* The mixture of Llama 3.1, by how often a frequency turns in the trained context. */
+static void smooth_frequencies(float *inv, const SmoothShape *s, int64_t half)
+{
+    for (int64_t j = 0; j < half; j++) {
+        double turns = s->original * (double)inv[j] / (2 * 3.14159265358979323846);
+        double keep = fmin(fmax((turns - s->low) / (s->high - s->low), 0), 1);
+        inv[j] = (float)((1 - keep) * (double)inv[j] / s->factor + keep * (double)inv[j]);
+    }
+}
+
 void model_constants(Model *m, Backend *be)
 {
     float   inv[512];
@@ -97,6 +107,7 @@ void model_constants(Model *m, Backend *be)
         inv[j]  = 1.0f / powf((float)t->theta, (float)(2 * j) / (float)(2 * half));
         axis[j] = text_axis(t->mrope, j);
     }
+    if (t->smooth.factor > 0) smooth_frequencies(inv, &t->smooth, half);
     if (t->yarn.factor > 0) yarn_frequencies(inv, &t->yarn, t->theta, half);
     backend_upload(be, m->inv, inv);
     backend_upload(be, m->axis, axis);

@@ -74,6 +74,18 @@ static Status yarn(YarnShape *y, const Json *o, const Json *r)
     return OK;
 }
 
+static Status smooth(SmoothShape *s, const Json *r)
+{
+    TRY(json_num(r, "factor", 8, &s->factor));
+    TRY(json_num(r, "low_freq_factor", 1, &s->low));
+    TRY(json_num(r, "high_freq_factor", 4, &s->high));
+    TRY(json_num(r, "original_max_position_embeddings", 8192, &s->original));
+    if (!(s->factor >= 1) || !(s->low > 0) || !(s->high > s->low) || !(s->original >= 1))
+        return fail(E_DATA, "rope_scaling of type llama3: factor, low_freq_factor, high_freq_factor (above "
+                    "it) and original_max_position_embeddings must be positive");
+    return OK;
+}
+
 /* rope_parameters (files saved by 5.x) or rope_scaling with rope_theta beside it (hub files). A value inside
  * the object wins over its sibling. rope_theta has no default: the classes of transformers disagree, so the
  * file must have it. */
@@ -87,9 +99,11 @@ static Status rope(TextShape *t, const Json *o, const TextDefaults *d, bool mult
     TRY(json_str(r, "rope_type", type, &type));
     if (!strcmp(type, "yarn") && d->yarn) {
         TRY(yarn(&t->yarn, o, r));
+    } else if (!strcmp(type, "llama3") && d->smooth) {
+        TRY(smooth(&t->smooth, r));
     } else if (strcmp(type, "default") && !(multimodal && !strcmp(type, "mrope"))) {
         return fail(E_DATA, "rope_type = %s: only default%s is known for this family", type,
-                    d->yarn ? " or yarn" : "");
+                    d->yarn ? " or yarn" : d->smooth ? " or llama3" : "");
     }
     TRY(json_num(o, "rope_theta", d->theta, &t->theta));
     TRY(json_num(r, "rope_theta", t->theta, &t->theta));
@@ -144,17 +158,19 @@ static Status experts(TextShape *t, const Json *o, const TextDefaults *d)
     return OK;
 }
 
-/* Windows of attention: every layer of this family sees all tokens before. */
-static Status no_window(const Json *o, const TextDefaults *d)
+/* Windows of attention: in every layer, or all layers see all tokens before. */
+static Status windows(TextShape *t, const Json *o, const TextDefaults *d)
 {
     bool    window;
     int64_t keys;
     TRY(json_flag(o, "use_sliding_window", false, &window));
     TRY(json_int(o, "sliding_window", 0, &keys));
-    if (window || (d->window_always && keys > 0))
-        return fail(E_DATA, "%s: sliding windows in every layer are not supported; if no document is longer "
-                    "than the window, set sliding_window to null",
-                    window ? "use_sliding_window = true" : "sliding_window");
+    if (window)
+        return fail(E_DATA, "use_sliding_window = true: windows of this family are not supported; if no "
+                    "document is longer than the window, set it to false");
+    if (keys < 0 || keys > 1 << 24)
+        return fail(E_DATA, "sliding_window = %lld: must be positive, or null", (long long)keys);
+    if (d->window_always && keys) t->window = keys, t->window_all = true;
     return OK;
 }
 
@@ -175,7 +191,7 @@ Status qwen3_text(TextShape *t, const Json *o, const TextDefaults *d, bool spars
     TRY(json_int(o, "pad_token_id", -1, &t->pad_id));
     TRY(json_str(o, "hidden_act", "silu", &act));
     TRY(activation_find(&t->act, act));
-    TRY(no_window(o, d));
+    TRY(windows(t, o, d));
     if (!(t->eps > 0 && t->eps < 1))
         return fail(E_DATA, "rms_norm_eps = %g: must be between 0 and 1", t->eps);
     return OK;

@@ -13,7 +13,8 @@ typedef struct TextDefaults {
     bool    renorm;
     int64_t vocab;                       /* 0: 151936 */
     double  eps, theta, rotary, aux_coef;    /* 0: 1e-6; none; the whole head; 0.001 */
-    bool    no_qk_norm, yarn;            /* queries and keys have no norm; rope_type yarn is known */
+    bool    no_qk_norm;                  /* queries and keys have no norm */
+    bool    yarn, smooth;                /* rope_type yarn, llama3 is known */
     int64_t mrope[3];                    /* 0 0 0: 24 20 20 */
     bool    window_always;               /* sliding_window applies without use_sliding_window */
 } TextDefaults;

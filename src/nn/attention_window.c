@@ -1,8 +1,12 @@
-/* nn/attention_window.c -- grouped-query attention whose queries see the last `window` tokens alone
- * (GPT-OSS): every second layer, from the first. Its passes are those of nn/attention.c. */
+/* nn/attention_window.c -- grouped-query attention whose queries see the last `window` tokens alone: every
+ * second layer, from the first (GPT-OSS), or every layer (Mistral). Its passes are those of nn/attention.c.
+ */
 #include "nn/attention.h"
 
-static int64_t layers_below(const TextShape *t, int64_t x) { return t->window ? (x + 1) / 2 : 0; }
+static int64_t layers_below(const TextShape *t, int64_t x)
+{
+    return !t->window ? 0 : t->window_all ? x : (x + 1) / 2;
+}
 
 static void describe(Description *d, const TextShape *t)
 {

@@ -38,6 +38,10 @@ typedef struct YarnShape {
     bool   truncate;                     /* the borders of the mixture are rounded outwards */
 } YarnShape;
 
+/* Rotary positions stretched as in Llama 3.1: frequencies that turn less than `low` times in the trained
+ * context are divided by `factor`, those above `high` stay, those between are mixed. */
+typedef struct SmoothShape { double factor, low, high, original; } SmoothShape;      /* factor 0: plain */
+
 typedef enum { ROUTER_SOFTMAX, ROUTER_SIGMOID } RouterForm;
 
 typedef struct TextShape {
@@ -58,6 +62,7 @@ typedef struct TextShape {
     MlaShape mla;
     GdnShape gdn;
     int64_t  window;                     /* of attention in every second layer; 0: no window */
+    bool     window_all;                 /* … in every layer */
     int64_t  mtp;                        /* layers behind the L that predict further tokens (MTP) */
     int64_t  mtp_in_file;                /* those of its files: they may be left out */
     ActivationId act;                    /* of feed-forwards */
@@ -65,6 +70,7 @@ typedef struct TextShape {
     bool     qk_norm_wide;               /* … all heads of a token at once */
     int64_t  rotary;                     /* components of a head that rotate, the first ones; 0: all */
     YarnShape yarn;
+    SmoothShape smooth;
     bool     sinks;                      /* a score of each head that has no value */
     bool     zero_centred;               /* norms of rows and heads multiply by 1 + their weight */
     bool     gated;                      /* the attention output and the shared expert have a gate */

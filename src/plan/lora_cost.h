@@ -45,6 +45,7 @@ typedef struct LoraTower {
 } LoraTower;
 
 struct LoraCost {
+    ModelRow         model;              /* without the layer that predicts further tokens */
     LoraSource       source;             /* of lora.path */
     LoraConf         conf;
     TrainableSummary trains;             /* for people */

@@ -32,6 +32,9 @@ Status search_adapt(SearchAsk *a, LoraCost *x, const Config *recipe)
     TRY(lora_cost_open(x, a->task.model, recipe, a->task.patches > 0));
     a->task.lora = x, a->adapters = recipe;
     a->task.base_bytes = search_base_bytes(recipe);
+    if (!a->task.model->text.mtp) return OK;
+    x->model = *a->task.model, x->model.text.mtp = 0, x->model.mtp_asked = true;
+    a->task.model = &x->model;
     return OK;
 }
 
