@@ -3,7 +3,8 @@
  * mlflow_open makes the run on the server and refuses one that cannot be reached. From then on a thread of
  * its own sends: mlflow_scalar copies a number into a ring and never waits. While the server does not answer
  * the ring keeps the newest numbers; a warning says so once, and how many were lost at the end. The run's id
- * is in mlflow.json of its folder, so a resumed run goes on in the same one. On NULL every call is a no-op. */
+ * is in mlflow.json of its folder, so a resumed run goes on in the same one. On NULL every call is a
+ * no-op. */
 #ifndef TRAIN_MLFLOW_H
 #define TRAIN_MLFLOW_H
 
