@@ -423,9 +423,17 @@ template <class P> struct TileProduct {
 
 template <class P> struct TileArgs { TileJob g; typename P::End::Args end; };
 
+/* Blocks that a multiprocessor must have registers for. With three blocks of 64 columns the compiler spills
+ * for 12.x, whose shared memory holds two. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+template <class P> constexpr int resident_blocks = P::BLOCKS < 2 ? P::BLOCKS : 2;
+#else
+template <class P> constexpr int resident_blocks = P::BLOCKS;
+#endif
+
 /* Draws the next tile while it multiplies one, and issues its first copies before it stores the sums. */
 template <class P>
-__global__ void __launch_bounds__(P::THREADS, P::BLOCKS)
+__global__ void __launch_bounds__(P::THREADS, resident_blocks<P>)
 portable_tiles(const __grid_constant__ TileArgs<P> x)
 {
     extern __shared__ __align__(128) char smem[];
