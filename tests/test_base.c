@@ -16,7 +16,7 @@ static Status outer(int n)  { TRY_CTX(middle(n), "file %s", "x.bin"); return OK;
 
 static void status_texts(void)
 {
-    char longest[5000];
+    char longest[20000];
     EXPECT_OK(outer(0));
     EXPECT_FAIL(outer(7), E_DATA, "file x.bin: row 7 is bad");
     EXPECT_FAIL(fail(E_IO, "again: %s", status_text()), E_IO, "again: file x.bin: row 7 is bad");

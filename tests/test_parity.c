@@ -39,10 +39,6 @@ static int check(const char *dir, const char *option, const char *value)
     return 1;
 }
 
-static int check_plain(const char *dir) { return check(dir, NULL, NULL); }
-
-/* The reference inverts matrices of 64 x 64 in f32, which is good to 1e-5 a layer: over five steps of AdamW
- * such differences let a router with a near tie choose another expert. */
 static bool is_delta_net(const char *dir)
 {
     ModelShape s;
@@ -50,10 +46,11 @@ static bool is_delta_net(const char *dir)
     return s.text.gdn.every;
 }
 
-static int check_outside(const char *dir)
+/* On the CPU cases of gated delta nets are held to less than the command allows. */
+static int check_plain(const char *dir)
 {
-    bool loose = is_delta_net(dir);
-    return check(dir, loose ? "--tolerance" : NULL, "logits=3e-5,AdamW losses=1e-3,AdamW grad norms=1e-2");
+    return check(dir, is_delta_net(dir) ? "--tolerance" : NULL,
+                 "router logits=1e-5,decoder layers=1e-5,logits=3e-5,gradients=5e-5");
 }
 
 static int check_all(const char *root, int (*each)(const char *dir))
@@ -132,7 +129,7 @@ static void cases_from_outside(void)
     const char *root = getenv("TREB_GOLDEN");
     if (!root) root = "../shared/golden";
     if (access(root, R_OK)) SKIP("no folder of further cases (TREB_GOLDEN)");
-    EXPECT(check_all(root, check_outside) > 0, "%s holds no case", root);
+    EXPECT(check_all(root, check_plain) > 0, "%s holds no case", root);
 }
 
 /* A check that cannot fail is none: a case whose record is damaged must be noticed. */

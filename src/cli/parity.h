@@ -34,7 +34,7 @@ typedef enum {
     PARITY_KINDS
 } ParityKind;
 
-typedef struct ParityTolerance { const char *name; double f32, bf16, fp8; } ParityTolerance;
+typedef struct ParityTolerance { const char *name; double f32, bf16, fp8, delta_net; } ParityTolerance;
 extern const ParityTolerance parity_kinds[PARITY_KINDS];      /* cmd_parity.c */
 
 typedef struct ParityRow { int64_t compared; double worst; char where[140]; } ParityRow;
