@@ -130,6 +130,8 @@ static void line_check(const Json *line, unsigned how)
     REQUIRE(!st || (status_text()[0] && !c.turn && !c.keep.newest), "an error without text, or half open");
     if (!st) rows_check(&c);
     if (!st) st = video_choose(&c, &rule);
+    for (int i = 0; !st && i < c.medias; i++)
+        if (c.media[i].file) st = video_choose_file(&c, i, &(VideoInfo){ 90, 64, 96, 23.976 }, &rule);
     if (!st) rows_check(&c), render_check(&chat, scratch, &c, how);
     conversation_close(&c);
     conversation_close(&c);
