@@ -21,28 +21,19 @@
  * arithmetic f32; backward recomputes the scores (counted as Cost.extra). No two tasks write to the same
  * place, and each element is summed over ascending keys or query blocks: equal bits on any number of
  * threads. */
+#include "ops/cpu/cpu_rows.h"
 #include "ops/cpu/tile.h"
 
 #include <limits.h>
 
 enum { ROWS = 192, BK = 192, MAX_C = 512 };               /* multiples of both paddings of tile.h */
 
-static bool heads_fit(Tensor x, int64_t T, int64_t H, int64_t C)
-{
-    return x.rank == 3 && x.n[0] == T && x.n[1] == H && x.n[2] == C && is_float(x);
-}
-
-static bool stat_fits(Tensor x, int64_t H, int64_t T)
-{
-    return x.rank == 2 && x.n[0] == H && x.n[1] == T && x.dtype == F32;
-}
-
 static bool borders_fit(Tensor x, int64_t n) { return x.dtype == I32 && x.n[0] == n; }
 
 static bool shapes_fit(Tensor q, Tensor k, Tensor v, Segments seg)
 {
     int64_t T = q.n[0], S = k.n[0], H = q.n[1], G = k.n[1], C = q.n[2];
-    return heads_fit(q, T, H, C) && heads_fit(k, S, G, C) && heads_fit(v, S, G, v.n[2]) && v.n[2] <= C &&
+    return is_heads(q, T, H, C) && is_heads(k, S, G, C) && is_heads(v, S, G, v.n[2]) && v.n[2] <= C &&
            (!seg.window || (seg.causal && seg.window > 0)) && G > 0 && H % G == 0 && H / G <= ROWS &&
                C >= 1 && C <= MAX_C && T < INT_MAX / 2 && S < INT_MAX / 2 &&
            borders_fit(seg.starts, seg.n + 1) && (t_has(seg.kv_starts) || (S == T && !t_has(seg.kv_used))) &&
@@ -54,7 +45,7 @@ Cost attention_fwd_cost(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, T
                         float scale)
 {
     int64_t T = q.n[0], H = q.n[1], C = q.n[2];
-    REQUIRE(shapes_fit(q, k, v, seg) && heads_fit(o, T, H, v.n[2]) && stat_fits(lse, H, T),
+    REQUIRE(shapes_fit(q, k, v, seg) && is_heads(o, T, H, v.n[2]) && is_rows_f32(lse, H, T),
             "attention_fwd: o%s lse%s q%s k%s v%s starts%s", t_fmt(o), t_fmt(lse), t_fmt(q), t_fmt(k),
             t_fmt(v), t_fmt(seg.starts));
     int64_t keys = t_has(seg.kv_starts) ? seg.keys : T;
@@ -90,9 +81,9 @@ Cost attention_bwd_cost(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor del
     int64_t T = q.n[0], S = k.n[0], H = q.n[1], G = k.n[1], C = q.n[2];
     REQUIRE(shapes_fit(q, k, v, seg), "attention_bwd: q%s k%s v%s starts%s", t_fmt(q), t_fmt(k), t_fmt(v),
             t_fmt(seg.starts));
-    REQUIRE(heads_fit(dq, T, H, C) && heads_fit(dk, S, G, C) && heads_fit(dv, S, G, v.n[2]) &&
-            heads_fit(dout, T, H, v.n[2]) && heads_fit(o, T, H, v.n[2]) && stat_fits(lse, H, T) &&
-            stat_fits(delta, H, T),
+    REQUIRE(is_heads(dq, T, H, C) && is_heads(dk, S, G, C) && is_heads(dv, S, G, v.n[2]) &&
+            is_heads(dout, T, H, v.n[2]) && is_heads(o, T, H, v.n[2]) && is_rows_f32(lse, H, T) &&
+            is_rows_f32(delta, H, T),
             "attention_bwd: dq%s dk%s dv%s delta%s dout%s o%s lse%s of q%s", t_fmt(dq), t_fmt(dk), t_fmt(dv),
             t_fmt(delta), t_fmt(dout), t_fmt(o), t_fmt(lse), t_fmt(q));
     return (Cost){ .flops = 4.0 * (double)(H * (C + v.n[2])) * seg.pairs,

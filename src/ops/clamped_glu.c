@@ -60,8 +60,8 @@ static HOT void forward_row(float *h, const float *gu, float gate, int64_t F)
 
 void cpu_clamped_glu_fwd(Backend *be, Tensor h, Tensor gu, Tensor gate, Tensor offsets)
 {
-    int64_t R = t_has(offsets) ? ((int32_t *)offsets.data)[t_count(offsets) - 1] : h.n[0], F = h.n[1];
-    REQUIRE((size_t)F * 3 * 4 <= CPU_OWN, "clamped_glu_fwd: rows of %lld", (long long)F);
+    int64_t R = used_rows(offsets, h.n[0]), F = h.n[1];
+    cpu_check_own("clamped_glu_fwd", 3, F);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(gu)))
     for (int64_t r = 0; r < R; r++) {
         float *out = row_edit(h, r, cpu_own(be));
@@ -87,7 +87,7 @@ static HOT float backward_row(float *dgu, const float *dh, const float *gu, floa
 void cpu_clamped_glu_bwd(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate)
 {
     int64_t R = dh.n[0], F = dh.n[1];
-    REQUIRE((size_t)F * 5 * 4 <= CPU_OWN, "clamped_glu_bwd: rows of %lld", (long long)F);
+    cpu_check_own("clamped_glu_bwd", 5, F);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(gu)))
     for (int64_t r = 0; r < R; r++) {
         float *out = row_edit(dgu, r, cpu_own(be));

@@ -41,7 +41,6 @@ Cost delta_gates_bwd_cost(Backend *be, Tensor da, Tensor db, Tensor ddecay, Tens
                    .wr = t_bytes(da) + t_bytes(db) };
 }
 
-INLINE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 INLINE float softplus(float x) { return (x > 0.0f ? x : 0.0f) + log1pf(expf(-fabsf(x))); }
 
 /* Element h of a token, or of a row of heads. */

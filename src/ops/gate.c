@@ -8,20 +8,15 @@
  * dy. Arithmetic in f32, rounded once. */
 #include "ops/cpu/cpu_rows.h"
 
-static bool is_like(Tensor t, Tensor x)
-{
-    return t.rank == 3 && t.n[0] == x.n[0] && t.n[1] == x.n[1] && t.n[2] == x.n[2] && is_float(t);
-}
-
 static bool is_gate(Tensor g, Tensor x)
 {
-    return g.rank == 3 && g.n[0] == x.n[0] && g.n[1] == x.n[1] && (g.n[2] == x.n[2] || g.n[2] == 1) &&
-           is_float(g);
+    return is_heads_like(g, x) || is_heads(g, x.n[0], x.n[1], 1);
 }
 
 Cost gate_fwd_cost(Backend *be, Tensor y, Tensor x, Tensor g, Tensor res)
 {
-    REQUIRE(is_like(x, x) && is_like(y, x) && is_gate(g, x) && (!t_has(res) || is_like(res, x)),
+    REQUIRE(is_heads_like(x, x) && is_heads_like(y, x) && is_gate(g, x) &&
+            (!t_has(res) || is_heads_like(res, x)),
             "gate_fwd: y %s x %s g %s res %s", t_fmt(y), t_fmt(x), t_fmt(g), t_fmt(res));
     return (Cost){ .flops = 4.0 * (double)t_count(x),
                    .rd    = t_bytes(x) + t_bytes(g) + opt_bytes(res),
@@ -30,31 +25,23 @@ Cost gate_fwd_cost(Backend *be, Tensor y, Tensor x, Tensor g, Tensor res)
 
 Cost gate_bwd_cost(Backend *be, Tensor dx, Tensor dg, Tensor dy, Tensor x, Tensor g)
 {
-    REQUIRE(is_like(x, x) && is_like(dx, x) && is_like(dy, x) && is_gate(g, x) && is_gate(dg, x) &&
-            dg.n[2] == g.n[2],
+    REQUIRE(is_heads_like(x, x) && is_heads_like(dx, x) && is_heads_like(dy, x) && is_gate(g, x) &&
+            is_gate(dg, x) && dg.n[2] == g.n[2],
             "gate_bwd: dx %s dg %s dy %s x %s g %s", t_fmt(dx), t_fmt(dg), t_fmt(dy), t_fmt(x), t_fmt(g));
     return (Cost){ .flops = 8.0 * (double)t_count(x),
                    .rd    = t_bytes(x) + t_bytes(dy) + t_bytes(g),
                    .wr    = t_bytes(dx) + t_bytes(dg) };
 }
 
-INLINE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
 static HOT void gate_row(float *y, const float *x, const float *g, const float *res, int64_t C, bool one)
 {
     for (int64_t i = 0; i < C; i++) y[i] = sigmoid(g[one ? 0 : i]) * x[i] + (res ? res[i] : 0.0f);
 }
 
-/* Four rows of f32 in a thread's workspace. */
-static void check_width(const char *op, int64_t C)
-{
-    REQUIRE((size_t)C * 5 * 4 <= CPU_OWN, "%s: rows of %lld", op, (long long)C);
-}
-
 void cpu_gate_fwd(Backend *be, Tensor y, Tensor x, Tensor g, Tensor res)
 {
     int64_t C = x.n[2], rows = x.n[0] * x.n[1];
-    check_width("gate_fwd", C);
+    cpu_check_own("gate_fwd", 4, C);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(x)))
     for (int64_t r = 0; r < rows; r++) {
         float *buf = cpu_own(be), *out = row_edit(y, r, buf);
@@ -80,7 +67,7 @@ static HOT void gate_grads(float *dx, float *dg, const float *dy, const float *x
 void cpu_gate_bwd(Backend *be, Tensor dx, Tensor dg, Tensor dy, Tensor x, Tensor g)
 {
     int64_t C = x.n[2], rows = x.n[0] * x.n[1];
-    check_width("gate_bwd", C);
+    cpu_check_own("gate_bwd", 5, C);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(x)))
     for (int64_t r = 0; r < rows; r++) {
         float *buf = cpu_own(be), *to = row_edit(dx, r, buf), *gate = row_edit(dg, r, buf + C);

@@ -9,7 +9,7 @@
  * rstd (T, H) f32. dx may alias dy. A bf16 y is rounded after the norm, after w and after the gate, as the
  * reference model does. Sums of dw go by chunks of tokens (cpu_rows.h): equal bits on any number of
  * threads. */
-#include "ops/cpu/segment.h"
+#include "ops/cpu/cpu_rows.h"
 
 static bool is_gate(Tensor z, Tensor o)
 {
@@ -17,11 +17,9 @@ static bool is_gate(Tensor z, Tensor o)
            is_float(z);
 }
 
-static bool fits(Tensor x, Tensor o) { return is_heads(x, o.n[0], o.n[1], o.n[2]); }
-
 Cost gated_norm_fwd_cost(Backend *be, Tensor y, Tensor rstd, Tensor o, Tensor z, Tensor w, float eps)
 {
-    REQUIRE(fits(o, o) && fits(y, o) && is_gate(z, o) && is_rows(w, 1, o.n[2]) &&
+    REQUIRE(is_heads_like(o, o) && is_heads_like(y, o) && is_gate(z, o) && is_rows(w, 1, o.n[2]) &&
                 is_rows_f32(rstd, o.n[0], o.n[1]),
             "gated_norm_fwd: y %s rstd %s o %s z %s w %s", t_fmt(y), t_fmt(rstd), t_fmt(o), t_fmt(z),
             t_fmt(w));
@@ -32,8 +30,8 @@ Cost gated_norm_fwd_cost(Backend *be, Tensor y, Tensor rstd, Tensor o, Tensor z,
 Cost gated_norm_bwd_cost(Backend *be, Tensor dx, Tensor dz, Tensor dw, Tensor dy, Tensor o, Tensor z,
                          Tensor w, Tensor rstd)
 {
-    REQUIRE(fits(o, o) && fits(dx, o) && fits(dy, o) && is_gate(z, o) && is_gate(dz, o) &&
-            is_rows(w, 1, o.n[2]) && is_rows_f32(rstd, o.n[0], o.n[1]) &&
+    REQUIRE(is_heads_like(o, o) && is_heads_like(dx, o) && is_heads_like(dy, o) && is_gate(z, o) &&
+            is_gate(dz, o) && is_rows(w, 1, o.n[2]) && is_rows_f32(rstd, o.n[0], o.n[1]) &&
             (!t_has(dw) || is_rows_f32(dw, 1, o.n[2])),
             "gated_norm_bwd: dx %s dz %s dw %s dy %s o %s z %s w %s rstd %s", t_fmt(dx), t_fmt(dz), t_fmt(dw),
             t_fmt(dy), t_fmt(o), t_fmt(z), t_fmt(w), t_fmt(rstd));
@@ -50,12 +48,6 @@ static Tensor gate_head(Tensor z, int64_t r, int64_t C)
     return t_wrap(p, (DType)z.dtype, 1, &C);
 }
 
-static float *stat_at(Tensor rstd, int64_t r)
-{
-    return (float *)row_ptr(rstd, r / rstd.n[1]) + r % rstd.n[1];
-}
-
-INLINE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 INLINE float rounded(float x, bool narrow) { return narrow ? bf16_to_f32(bf16_from_f32(x)) : x; }
 
 static HOT float mean_squares(const float *o, int64_t C)
@@ -73,21 +65,15 @@ static void norm_head(float *y, const float *o, const float *z, const float *w, 
         y[i] = rounded(w[i] * rounded(o[i] * r, narrow), narrow) * z[i] * sigmoid(z[i]);
 }
 
-static void check_width(const char *op, int64_t C)
-{
-    REQUIRE((size_t)C * 7 * 4 <= CPU_OWN && (size_t)C * CPU_CHUNKS * 4 <= CPU_SHARED, "%s: heads of %lld", op,
-            (long long)C);
-}
-
 void cpu_gated_norm_fwd(Backend *be, Tensor y, Tensor rstd, Tensor o, Tensor z, Tensor w, float eps)
 {
     int64_t C = o.n[2], rows = o.n[0] * o.n[1];
-    check_width("gated_norm_fwd", C);
+    cpu_check_own("gated_norm_fwd", 4, C);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(o)))
     for (int64_t r = 0; r < rows; r++) {
         float *buf = cpu_own(be), *out = row_edit(y, r, buf);
         const float *x = row_read(o, r, buf + C);
-        float s = *stat_at(rstd, r) = 1.0f / sqrtf(mean_squares(x, C) + eps);
+        float s = *head_stat(rstd, r) = 1.0f / sqrtf(mean_squares(x, C) + eps);
         norm_head(out, x, row_read(gate_head(z, r, C), 0, buf + 2 * C), row_read(w, 0, buf + 3 * C), s, C,
                   y.dtype != F32);
         row_store(y, r, out);
@@ -117,7 +103,7 @@ static void row_grads(Backend *be, Tensor dx, Tensor dz, float *dw, Tensor dy, T
     Tensor  to = gate_head(dz, r, C);
     HeadGrads h = { row_edit(dx, r, buf), row_edit(to, 0, buf + C), dw, row_read(dy, r, buf + 2 * C),
                     row_read(o, r, buf + 3 * C), row_read(gate_head(z, r, C), 0, buf + 4 * C),
-                    row_read(w, 0, buf + 5 * C), *stat_at(rstd, r) };
+                    row_read(w, 0, buf + 5 * C), *head_stat(rstd, r) };
     head_grads(h, C);
     row_store(dx, r, h.dx), row_store(to, 0, h.dz);
 }
@@ -126,7 +112,7 @@ void cpu_gated_norm_bwd(Backend *be, Tensor dx, Tensor dz, Tensor dw, Tensor dy,
                         Tensor rstd)
 {
     int64_t C = o.n[2], rows = o.n[0] * o.n[1];
-    check_width("gated_norm_bwd", C);
+    cpu_check_own("gated_norm_bwd", 6, C), cpu_check_parts("gated_norm_bwd", C);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(o)))
     for (int chunk = 0; chunk < CPU_CHUNKS; chunk++) {
         float *sum = chunk_part(be, chunk, C);

@@ -38,7 +38,7 @@ void cpu_group_bias_fwd(Backend *be, Tensor y, Tensor b, Tensor offsets, Tensor 
 {
     const int32_t *at = offsets.data;
     int64_t N = y.n[1];
-    REQUIRE((size_t)N * 2 * 4 <= CPU_OWN, "group_bias_fwd: rows of %lld", (long long)N);
+    cpu_check_own("group_bias_fwd", 2, N);
     #pragma omp parallel for schedule(dynamic, 1) if (worth_threads(t_count(y)))
     for (int64_t e = 0; e < b.n[0]; e++) {
         const float *bias = row_read(b, e, cpu_own(be));
@@ -64,7 +64,7 @@ void cpu_group_bias_bwd(Backend *be, Tensor db, Tensor dgate, Tensor dy, Tensor 
 {
     const int32_t *at = offsets.data;
     int64_t N = dy.n[1];
-    REQUIRE((size_t)N * 2 * 4 <= CPU_OWN, "group_bias_bwd: rows of %lld", (long long)N);
+    cpu_check_own("group_bias_bwd", 2, N);
     #pragma omp parallel for schedule(dynamic, 1) if (worth_threads(t_count(dy)))
     for (int64_t e = 0; e < b.n[0]; e++) {
         const float *bias = row_read(b, e, cpu_own(be));

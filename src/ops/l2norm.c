@@ -5,11 +5,11 @@
  *
  * x, y, dx, dy (T, H, C) are f32 or bf16 each, with any stride between rows and between heads; rstd (T, H)
  * f32. y may alias x, dx may alias dy. Arithmetic in f32, rounded once. */
-#include "ops/cpu/segment.h"
+#include "ops/cpu/cpu_rows.h"
 
 Cost l2norm_fwd_cost(Backend *be, Tensor y, Tensor rstd, Tensor x, float eps)
 {
-    REQUIRE(is_heads(x, x.n[0], x.n[1], x.n[2]) && is_heads(y, x.n[0], x.n[1], x.n[2]) &&
+    REQUIRE(is_heads_like(x, x) && is_heads_like(y, x) &&
             is_rows_f32(rstd, x.n[0], x.n[1]),
             "l2norm_fwd: y %s rstd %s x %s", t_fmt(y), t_fmt(rstd), t_fmt(x));
     return (Cost){ .flops = 3.0 * (double)t_count(x), .rd = t_bytes(x), .wr = t_bytes(y) + t_bytes(rstd) };
@@ -17,8 +17,8 @@ Cost l2norm_fwd_cost(Backend *be, Tensor y, Tensor rstd, Tensor x, float eps)
 
 Cost l2norm_bwd_cost(Backend *be, Tensor dx, Tensor dy, Tensor y, Tensor rstd)
 {
-    REQUIRE(is_heads(y, y.n[0], y.n[1], y.n[2]) && is_heads(dx, y.n[0], y.n[1], y.n[2]) &&
-            is_heads(dy, y.n[0], y.n[1], y.n[2]) && is_rows_f32(rstd, y.n[0], y.n[1]),
+    REQUIRE(is_heads_like(y, y) && is_heads_like(dx, y) && is_heads_like(dy, y) &&
+            is_rows_f32(rstd, y.n[0], y.n[1]),
             "l2norm_bwd: dx %s dy %s y %s rstd %s", t_fmt(dx), t_fmt(dy), t_fmt(y), t_fmt(rstd));
     return (Cost){ .flops = 5.0 * (double)t_count(y), .rd = t_bytes(dy) + t_bytes(y) + t_bytes(rstd),
                    .wr = t_bytes(dx) };
@@ -44,25 +44,15 @@ static HOT void input_grad(float *dx, const float *dy, const float *y, float s, 
     for (int64_t i = 0; i < n; i++) dx[i] = s * (dy[i] - y[i] * along);
 }
 
-static float *stat_at(Tensor rstd, int64_t r)
-{
-    return (float *)row_ptr(rstd, r / rstd.n[1]) + r % rstd.n[1];
-}
-
-static void check_width(const char *op, int64_t C)
-{
-    REQUIRE((size_t)C * 3 * 4 <= CPU_OWN, "%s: heads of %lld", op, (long long)C);
-}
-
 void cpu_l2norm_fwd(Backend *be, Tensor y, Tensor rstd, Tensor x, float eps)
 {
     int64_t C = x.n[2], rows = x.n[0] * x.n[1];
-    check_width("l2norm_fwd", C);
+    cpu_check_own("l2norm_fwd", 2, C);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(x)))
     for (int64_t r = 0; r < rows; r++) {
         float *buf = cpu_own(be), *out = row_edit(y, r, buf);
         const float *in = row_read(x, r, buf + C);
-        float s = *stat_at(rstd, r) = 1.0f / sqrtf(dot(in, in, C) + eps);
+        float s = *head_stat(rstd, r) = 1.0f / sqrtf(dot(in, in, C) + eps);
         scale(out, in, s, C);
         row_store(y, r, out);
     }
@@ -71,12 +61,12 @@ void cpu_l2norm_fwd(Backend *be, Tensor y, Tensor rstd, Tensor x, float eps)
 void cpu_l2norm_bwd(Backend *be, Tensor dx, Tensor dy, Tensor y, Tensor rstd)
 {
     int64_t C = y.n[2], rows = y.n[0] * y.n[1];
-    check_width("l2norm_bwd", C);
+    cpu_check_own("l2norm_bwd", 3, C);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(y)))
     for (int64_t r = 0; r < rows; r++) {
         float *buf = cpu_own(be), *out = row_edit(dx, r, buf);
         const float *d = row_read(dy, r, buf + C), *v = row_read(y, r, buf + 2 * C);
-        input_grad(out, d, v, *stat_at(rstd, r), dot(d, v, C), C);
+        input_grad(out, d, v, *head_stat(rstd, r), dot(d, v, C), C);
         row_store(dx, r, out);
     }
 }

@@ -49,7 +49,7 @@ static HOT void affine_row(float *y, const float *x, const float *w, const float
 void cpu_layernorm_fwd(Backend *be, Tensor y, Tensor stat, Tensor x, Tensor w, Tensor b, float eps)
 {
     int64_t T = x.n[0], D = x.n[1];
-    REQUIRE((size_t)D * 3 * 4 <= CPU_OWN, "layernorm_fwd: rows of %lld", (long long)D);
+    cpu_check_own("layernorm_fwd", 3, D);
     #pragma omp parallel if (worth_threads(t_count(x)))
     {
         float *buf = cpu_own(be);

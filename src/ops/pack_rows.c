@@ -55,7 +55,7 @@ static void pack_row(uint8_t *record, const float *x, int64_t K)
 void cpu_pack_rows(Backend *be, Tensor y, Tensor x)
 {
     int64_t R = x.n[0], K = x.n[1];
-    REQUIRE((size_t)K * 4 <= CPU_OWN, "pack_rows: rows of %lld", (long long)K);
+    cpu_check_own("pack_rows", 1, K);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(x)))
     for (int64_t r = 0; r < R; r++) pack_row((uint8_t *)row_ptr(y, r), row_read(x, r, cpu_own(be)), K);
 }
@@ -76,8 +76,8 @@ static void copy_codes(Tensor q, Tensor scale, const uint8_t *record, int64_t r)
 
 void cpu_unpack_rows(Backend *be, Tensor x, Tensor q, Tensor scale, Tensor y, Tensor offsets)
 {
-    int64_t R = t_has(offsets) ? ((int32_t *)offsets.data)[t_count(offsets) - 1] : x.n[0], K = x.n[1];
-    REQUIRE((size_t)K * 4 <= CPU_OWN, "unpack_rows: rows of %lld", (long long)K);
+    int64_t R = used_rows(offsets, x.n[0]), K = x.n[1];
+    cpu_check_own("unpack_rows", 1, K);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(x)))
     for (int64_t r = 0; r < R; r++) {
         float *wide = x.dtype == F32 ? (float *)(void *)row_ptr(x, r) : (float *)cpu_own(be);

@@ -107,7 +107,7 @@ static void forward_row(Tensor y, Tensor x, Tensor table, Tensor cells, int64_t 
 void cpu_pos_embed_fwd(Backend *be, Tensor y, Tensor x, Tensor table, Tensor cell)
 {
     int64_t P = x.n[0], D = x.n[1], G = grid_side(table);
-    REQUIRE((size_t)D * 2 * 4 <= CPU_OWN, "pos_embed_fwd: rows of %lld", (long long)D);
+    cpu_check_own("pos_embed_fwd", 2, D);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(x)))
     for (int64_t p = 0; p < P; p++)
         forward_row(y, x, table, cell, G, p, cpu_own(be));

@@ -74,8 +74,8 @@ void cpu_quantize_row(Tensor q, Tensor scale, const float *x, int64_t r, bool po
 
 void cpu_quantize_rows(Backend *be, Tensor q, Tensor scale, Tensor x, Tensor offsets, bool pow2)
 {
-    int64_t R = t_has(offsets) ? ((int32_t *)offsets.data)[t_count(offsets) - 1] : x.n[0];
-    REQUIRE((size_t)x.n[1] * 4 <= CPU_OWN, "quantize_rows: rows of %lld", (long long)x.n[1]);
+    int64_t R = used_rows(offsets, x.n[0]);
+    cpu_check_own("quantize_rows", 1, x.n[1]);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(x)))
     for (int64_t r = 0; r < R; r++) cpu_quantize_row(q, scale, row_read(x, r, cpu_own(be)), r, pow2);
 }

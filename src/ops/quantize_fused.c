@@ -43,7 +43,7 @@ static void expand_row(Backend *be, Tensor y, Tensor q, Tensor scale, Tensor x, 
 void cpu_expand_rows_fp8(Backend *be, Tensor y, Tensor q, Tensor scale, Tensor x, Tensor rows, bool pow2)
 {
     int64_t K = rows.n[1];
-    REQUIRE((size_t)x.n[1] * 4 <= CPU_OWN, "expand_rows_fp8: rows of %lld", (long long)x.n[1]);
+    cpu_check_own("expand_rows_fp8", 1, x.n[1]);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(q)))
     for (int64_t t = 0; t < x.n[0]; t++)
         for (int64_t k = 0; k < K; k++)
@@ -55,7 +55,7 @@ static Tensor first(Tensor t, int64_t R) { return t_has(t) ? t_rows(t, 0, R) : t
 void cpu_swiglu_bwd_fp8(Backend *be, Tensor dgu, Tensor q, Tensor scale, Tensor dgate, Tensor dh, Tensor gu,
                         Tensor gate, Tensor offsets, bool pow2)
 {
-    int64_t R = t_has(offsets) ? ((int32_t *)offsets.data)[t_count(offsets) - 1] : dgu.n[0];
+    int64_t R = used_rows(offsets, dgu.n[0]);
     cpu_swiglu_bwd(be, first(dgu, R), first(dgate, R), first(dh, R), first(gu, R), first(gate, R));
     cpu_quantize_rows(be, q, scale, dgu, offsets, pow2);
 }

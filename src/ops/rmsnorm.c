@@ -67,7 +67,7 @@ void cpu_rmsnorm_fwd(Backend *be, Tensor y, Tensor rstd, Tensor sum, Tensor x, T
                      float eps)
 {
     int64_t T = x.n[0], D = x.n[1];
-    REQUIRE((size_t)D * 3 * 4 <= CPU_OWN, "rmsnorm_fwd: rows of %lld", (long long)D);
+    cpu_check_own("rmsnorm_fwd", 3, D);
     #pragma omp parallel if (worth_threads(t_count(x)))
     {
         float *buf = cpu_own(be);

@@ -42,15 +42,10 @@ void cpu_rope_table(Backend *be, Tensor cs, Tensor pos, Tensor inv, Tensor axis)
     }
 }
 
-static bool is_heads(Tensor t, Tensor like)
-{
-    return t.rank == 3 && t.n[0] == like.n[0] && t.n[1] == like.n[1] && t.n[2] == like.n[2] && is_float(t);
-}
-
 Cost rope_fwd_cost(Backend *be, Tensor y, Tensor rstd, Tensor x, Tensor w, Tensor cs, float eps)
 {
     int64_t T = x.n[0], H = x.n[1], C = x.n[2];
-    REQUIRE(is_heads(x, x) && is_heads(y, x) && is_rows_f32(cs, T, C) && C % 2 == 0,
+    REQUIRE(is_heads_like(x, x) && is_heads_like(y, x) && is_rows_f32(cs, T, C) && C % 2 == 0,
             "rope_fwd: y %s x %s cs %s", t_fmt(y), t_fmt(x), t_fmt(cs));
     REQUIRE(t_has(w) ? is_rows(w, 1, C) && is_rows_f32(rstd, T, H) : !t_has(rstd),
             "rope_fwd: rstd %s x %s w %s", t_fmt(rstd), t_fmt(x), t_fmt(w));
@@ -130,7 +125,7 @@ static HOT void norm_rotate_token(float *y, float *rstd, const float *x, const f
 void cpu_rope_fwd(Backend *be, Tensor y, Tensor rstd, Tensor x, Tensor w, Tensor cs, float eps)
 {
     int64_t T = x.n[0], H = x.n[1], C = x.n[2];
-    REQUIRE((size_t)(H + 1) * C * 4 <= CPU_OWN, "rope_fwd: %lld heads of %lld", (long long)H, (long long)C);
+    cpu_check_own("rope_fwd", H + 1, C);
     #pragma omp parallel if (worth_threads(t_count(x)))
     {
         float *buf = cpu_own(be);
@@ -149,9 +144,9 @@ void cpu_rope_fwd(Backend *be, Tensor y, Tensor rstd, Tensor x, Tensor w, Tensor
 Cost rope_bwd_cost(Backend *be, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Tensor rstd, Tensor cs)
 {
     int64_t T = dy.n[0], H = dy.n[1], C = dy.n[2];
-    REQUIRE(is_heads(dy, dy) && is_heads(dx, dy) && is_rows_f32(cs, T, C) && C % 2 == 0,
+    REQUIRE(is_heads_like(dy, dy) && is_heads_like(dx, dy) && is_rows_f32(cs, T, C) && C % 2 == 0,
             "rope_bwd: dx %s dy %s cs %s", t_fmt(dx), t_fmt(dy), t_fmt(cs));
-    REQUIRE(t_has(w) ? is_rows(w, 1, C) && is_heads(x, dy) && is_rows_f32(rstd, T, H)
+    REQUIRE(t_has(w) ? is_rows(w, 1, C) && is_heads_like(x, dy) && is_rows_f32(rstd, T, H)
                      : !t_has(x) && !t_has(rstd) && !t_has(dw),
             "rope_bwd: dy %s x %s w %s rstd %s dw %s", t_fmt(dy), t_fmt(x), t_fmt(w), t_fmt(rstd), t_fmt(dw));
     REQUIRE(!t_has(dw) || is_rows_f32(dw, 1, C), "rope_bwd: dw %s dy %s", t_fmt(dw), t_fmt(dy));
@@ -207,8 +202,7 @@ static void backward_chunk(Backend *be, int chunk, Tensor dx, Tensor dy, Tensor 
 void cpu_rope_bwd(Backend *be, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Tensor rstd, Tensor cs)
 {
     int64_t T = dy.n[0], H = dy.n[1], C = dy.n[2];
-    REQUIRE((size_t)(2 * H + 2) * C * 4 <= CPU_OWN, "rope_bwd: %lld heads of %lld", (long long)H,
-            (long long)C);
+    cpu_check_own("rope_bwd", 2 * H + 2, C);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(dy)))
     for (int c = 0; c < CPU_CHUNKS; c++)
         if (chunk_begin(T, c) < chunk_begin(T, c + 1))

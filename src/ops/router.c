@@ -103,7 +103,7 @@ void cpu_router_fwd(Backend *be, Tensor idx, Tensor weight, Tensor lse, Tensor l
     int32_t *out = idx.data;
     float   *w = weight.data, *l = lse.data;
     TopK    *top_k = topk_best();
-    REQUIRE((size_t)(TOPK_ROWS * topk_desk_size(E)) * 4 <= CPU_OWN, "router_fwd: %lld experts", (long long)E);
+    cpu_check_own("router_fwd", TOPK_ROWS, topk_desk_size(E));
     #pragma omp parallel for schedule(static) if(worth_threads(T * E))
     for (int64_t t = 0; t < T; t += TOPK_ROWS) {
         int  rows = (int)(T - t < TOPK_ROWS ? T - t : TOPK_ROWS);

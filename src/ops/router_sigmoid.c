@@ -129,7 +129,7 @@ void cpu_select_fwd(Backend *be, Tensor idx, Tensor weight, Tensor logits, Tenso
                     bool renorm, float scale)
 {
     int64_t T = logits.n[0], E = logits.n[1], K = row_width(idx);
-    REQUIRE((size_t)E * 3 * 4 <= CPU_OWN, "select_fwd: %lld experts", (long long)E);
+    cpu_check_own("select_fwd", 3, E);
     #pragma omp parallel for schedule(static) if (worth_threads(T * E))
     for (int64_t t = 0; t < T; t++)
         select_row((int32_t *)idx.data + t * K, (float *)weight.data + t * K,

@@ -17,13 +17,13 @@ enum { MAX_K = 16, COLS = 64 };                           /* columns of a task *
 static bool fits(Tensor x, Tensor w, Tensor before, Segments seg)
 {
     int64_t K = w.n[1];
-    return is_heads(x, x.n[0], x.n[1], x.n[2]) && is_rows(w, x.n[1] * x.n[2], K) && K >= 1 && K <= MAX_K &&
+    return is_heads_like(x, x) && is_rows(w, x.n[1] * x.n[2], K) && K >= 1 && K <= MAX_K &&
            heads_or_absent(before, K - 1, x.n[1], x.n[2]) && borders_fit(seg);
 }
 
 Cost short_conv_fwd_cost(Backend *be, Tensor y, Tensor x, Tensor w, Tensor before, Segments seg)
 {
-    REQUIRE(fits(x, w, before, seg) && is_heads(y, x.n[0], x.n[1], x.n[2]),
+    REQUIRE(fits(x, w, before, seg) && is_heads_like(y, x),
             "short_conv_fwd: y %s x %s w %s before %s starts %s", t_fmt(y), t_fmt(x), t_fmt(w), t_fmt(before),
             t_fmt(seg.starts));
     return (Cost){ .flops = (double)(2 * w.n[1] + 4) * (double)t_count(x), .rd = t_bytes(x) + t_bytes(w),
@@ -42,8 +42,6 @@ Cost short_conv_bwd_cost(Backend *be, Tensor dx, Tensor dw, Tensor dbefore, Tens
                    .rd = t_bytes(x) + t_bytes(dy) + t_bytes(w) + opt_bytes(dw),
                    .wr = t_bytes(dx) + opt_bytes(dw) };
 }
-
-INLINE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 /* n columns from `col` on of head h. */
 typedef struct Columns { int64_t h, col; int n; } Columns;

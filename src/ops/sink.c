@@ -46,7 +46,7 @@ INLINE float log_sum(float a, float b)
 void cpu_sink_fwd(Backend *be, Tensor o, Tensor lse, Tensor sink)
 {
     int64_t H = o.n[1], C = o.n[2], rows = o.n[0] * H;
-    REQUIRE((size_t)C * 4 <= CPU_OWN, "sink_fwd: heads of %lld", (long long)C);
+    cpu_check_own("sink_fwd", 1, C);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(o)))
     for (int64_t r = 0; r < rows; r++) {
         float *l = (float *)row_ptr(lse, r % H) + r / H, to = log_sum(*l, sink_of(sink, r % H));
@@ -74,7 +74,7 @@ static double head_sum(Backend *be, Tensor dout, Tensor o, const float *lse, flo
 
 void cpu_sink_bwd(Backend *be, Tensor dsink, Tensor dout, Tensor o, Tensor lse, Tensor sink)
 {
-    REQUIRE((size_t)o.n[2] * 8 <= CPU_OWN, "sink_bwd: heads of %lld", (long long)o.n[2]);
+    cpu_check_own("sink_bwd", 2, o.n[2]);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(o)))
     for (int64_t h = 0; h < o.n[1]; h++)
         ((float *)dsink.data)[h] +=

@@ -50,8 +50,8 @@ static HOT void forward_row(void *h, const void *gu, DType d, float gate, int64_
 /* Tensors of one dtype are processed in place, others through f32 copies. */
 void cpu_swiglu_fwd(Backend *be, Tensor h, Tensor gu, Tensor gate, Tensor offsets)
 {
-    int64_t R = t_has(offsets) ? ((int32_t *)offsets.data)[t_count(offsets) - 1] : h.n[0], F = h.n[1];
-    REQUIRE((size_t)F * 3 * 4 <= CPU_OWN, "swiglu_fwd: rows of %lld", (long long)F);
+    int64_t R = used_rows(offsets, h.n[0]), F = h.n[1];
+    cpu_check_own("swiglu_fwd", 3, F);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(gu)))
     for (int64_t r = 0; r < R; r++) {
         float gr = t_has(gate) ? *(float *)row_ptr(gate, r) : 1.0f;
@@ -117,7 +117,7 @@ static HOT float backward_row(void *dgu, const void *dh, const void *gu, DType d
 void cpu_swiglu_bwd(Backend *be, Tensor dgu, Tensor dgate, Tensor dh, Tensor gu, Tensor gate)
 {
     int64_t R = dh.n[0], F = dh.n[1];
-    REQUIRE((size_t)F * 3 * 4 <= CPU_OWN, "swiglu_bwd: rows of %lld", (long long)F);
+    cpu_check_own("swiglu_bwd", 3, F);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(gu)))
     for (int64_t r = 0; r < R; r++) {
         float gr = t_has(gate) ? *(float *)row_ptr(gate, r) : 1.0f, sum;

@@ -10,11 +10,6 @@
  * rounded once; heads are summed in order. */
 #include "ops/cpu/cpu_rows.h"
 
-static bool is_heads(Tensor t, int64_t T, int64_t H, int64_t R)
-{
-    return t.rank == 3 && t.n[0] == T && t.n[1] == H && t.n[2] == R && is_float(t);
-}
-
 static Cost turn_cost(const char *op, Tensor many, Tensor few, Tensor cs)
 {
     int64_t T = many.n[0], H = many.n[1], R = many.n[2];
@@ -49,7 +44,7 @@ static HOT void rotate(float *y, const float *x, const float *cs, float sign, in
 void cpu_turn_fwd(Backend *be, Tensor y, Tensor x, Tensor cs, bool pairs)
 {
     int64_t H = y.n[1], R = y.n[2], rows = y.n[0] * H;
-    REQUIRE((size_t)R * 8 <= CPU_OWN, "turn_fwd: heads of %lld", (long long)R);
+    cpu_check_own("turn_fwd", 2, R);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(y)))
     for (int64_t r = 0; r < rows; r++) {
         const float *in = row_read(x, x.n[1] == H ? r : r / H, cpu_own(be));
@@ -74,7 +69,7 @@ void cpu_turn_bwd(Backend *be, Tensor dx, Tensor dy, Tensor cs, bool pairs)
 {
     int64_t R = dy.n[2], Hx = dx.n[1], rows = dx.n[0] * Hx;
     bool    sums = Hx != dy.n[1];
-    REQUIRE((size_t)R * 12 <= CPU_OWN, "turn_bwd: heads of %lld", (long long)R);
+    cpu_check_own("turn_bwd", 3, R);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(dy)))
     for (int64_t r = 0; r < rows; r++) {
         float       *sum = cpu_own(be), *out = row_edit(dx, r, sum + R);

@@ -307,7 +307,7 @@ static void decode_row(float *x, const WeightCodes *z, RowPart p)
 void cpu_decode_weight(Backend *be, Tensor w, WeightCodes z, TileAt at)
 {
     int64_t n = w.n[w.rank - 2], N = z.q.n[z.q.rank - 2], first = at.e * N + at.row;
-    REQUIRE((size_t)row_width(w) * 4 <= CPU_OWN, "decode_weight: rows of %lld", (long long)row_width(w));
+    cpu_check_own("decode_weight", 1, row_width(w));
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(w)))
     for (int64_t r = 0; r < row_count(w); r++) {
         float *x = row_edit(w, r, cpu_own(be));

@@ -26,6 +26,12 @@ INLINE float *cpu_own(Backend *be)            /* of the calling OpenMP thread */
 {
     return (float *)(((Cpu *)be->priv)->shared + CPU_SHARED + (size_t)omp_get_thread_num() * CPU_OWN);
 }
+/* The op keeps `rows` rows of `width` floats in a thread's workspace. */
+INLINE void cpu_check_own(const char *op, int64_t rows, int64_t width)
+{
+    REQUIRE((size_t)(rows * width) * sizeof(float) <= CPU_OWN,
+            "%s: %lld rows of %lld floats in a thread's workspace", op, (long long)rows, (long long)width);
+}
 
 /* Sums over rows are cut into the same chunks whatever the number of threads, and the chunks are added in
  * order: the result depends on the shape alone. */
@@ -90,7 +96,9 @@ INLINE float fast_decay(float a)
     return exp_inside(-c.f);
 }
 
-/* 1 / (1 + exp(-x)) and its slope s (1 - s). Computed from exp(-|x|) both are accurate at either end. NaN
+INLINE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+/* sigmoid(x) and its slope s (1 - s). Computed from exp(-|x|) both are accurate at either end. NaN
  * counts as large: the callers multiply by x. */
 INLINE float fast_sigmoid(float x, float *slope)
 {

@@ -17,6 +17,20 @@ INLINE bool is_rows_f32(Tensor t, int64_t rows, int64_t cols)
 {
     return is_rows(t, rows, cols) && t.dtype == F32;
 }
+/* Heads of floats, and the statistic of head r of such a tensor in stat (T, H) f32. */
+INLINE bool is_heads(Tensor t, int64_t T, int64_t H, int64_t C)
+{
+    return t.rank == 3 && t.n[0] == T && t.n[1] == H && t.n[2] == C && is_float(t);
+}
+INLINE bool heads_or_absent(Tensor t, int64_t T, int64_t H, int64_t C)
+{
+    return !t_has(t) || is_heads(t, T, H, C);
+}
+INLINE bool is_heads_like(Tensor t, Tensor x) { return is_heads(t, x.n[0], x.n[1], x.n[2]); }
+INLINE float *head_stat(Tensor stat, int64_t r)
+{
+    return (float *)row_ptr(stat, r / stat.n[1]) + r % stat.n[1];
+}
 INLINE int64_t opt_bytes(Tensor t) { return t_has(t) ? t_bytes(t) : 0; }
 
 /* Rows of experts that a call is charged with, of the R rows of its buffers, and bytes of a tensor of such
@@ -28,6 +42,12 @@ INLINE int64_t expert_rows(const Backend *be, int64_t R)
 INLINE int64_t expert_bytes(const Backend *be, Tensor t)
 {
     return t_has(t) && t.n[0] ? t_bytes(t) / t.n[0] * expert_rows(be, t.n[0]) : 0;
+}
+
+/* Rows of x before the padding: the last of the offsets of its experts; all R where there are none. */
+INLINE int64_t used_rows(Tensor offsets, int64_t R)
+{
+    return t_has(offsets) ? ((const int32_t *)offsets.data)[t_count(offsets) - 1] : R;
 }
 
 /* An elementwise op walks pieces, PIECE columns of one row at most, so that one long row keeps all threads
@@ -81,6 +101,11 @@ void piece_store(Tensor y, int64_t row, int64_t col, const float *acc, int64_t n
 /* Weight gradients sum over rows: each chunk (chunk_begin) writes its sum to its own part of the shared
  * workspace, and rows_gather adds the parts to dw in order. Chunks without rows have no part. */
 INLINE float *chunk_part(Backend *be, int chunk, int64_t width) { return cpu_shared(be) + chunk * width; }
+INLINE void cpu_check_parts(const char *op, int64_t width)
+{
+    REQUIRE((size_t)(width * CPU_CHUNKS) * sizeof(float) <= CPU_SHARED,
+            "%s: sums over rows of %lld floats in the shared workspace", op, (long long)width);
+}
 void rows_gather(Backend *be, float *dw, int64_t rows, int64_t width, int64_t from, int64_t count);
 
 /* Columns per thread of scattered row sums (embeddings), where each thread walks all rows in order. */

@@ -40,8 +40,7 @@ static void backward_chunk(Backend *be, int chunk, const NormBwd *norm, NormInpu
 void norm_backward(Backend *be, const char *op, const NormBwd *norm, NormInputGrad *input_grad)
 {
     int64_t T = norm->x.n[0], D = norm->x.n[1];
-    REQUIRE((size_t)D * CPU_CHUNKS * 8 <= CPU_SHARED && (size_t)D * 5 * 4 <= CPU_OWN, "%s: rows of %lld", op,
-            (long long)D);
+    cpu_check_own(op, 5, D), cpu_check_parts(op, 2 * D);
     #pragma omp parallel for schedule(static) if (worth_threads(t_count(norm->x)))
     for (int c = 0; c < CPU_CHUNKS; c++)
         if (chunk_begin(T, c) < chunk_begin(T, c + 1)) backward_chunk(be, c, norm, input_grad);

@@ -20,14 +20,4 @@ INLINE int64_t segment_of(Segments seg, int64_t row)
 
 INLINE bool borders_fit(Segments seg) { return seg.starts.dtype == I32 && seg.starts.n[0] == seg.n + 1; }
 
-/* For contracts: heads of floats. */
-INLINE bool is_heads(Tensor t, int64_t T, int64_t H, int64_t C)
-{
-    return t.rank == 3 && t.n[0] == T && t.n[1] == H && t.n[2] == C && is_float(t);
-}
-INLINE bool heads_or_absent(Tensor t, int64_t T, int64_t H, int64_t C)
-{
-    return !t_has(t) || is_heads(t, T, H, C);
-}
-
 #endif
