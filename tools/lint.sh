@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# make lint: words (tools/words.lint), 110 columns, includes downwards (tools/layers.sh), one definition of
-# each public type, and clang-tidy (.clang-tidy) over the C sources. Prints every finding with file and line;
-# exits with 1 if there is one. LINT_TIDY=0 leaves clang-tidy out.
+# make lint: words (tools/words.lint), timed waits, 110 columns, includes downwards (tools/layers.sh), one
+# definition of each public type, and clang-tidy (.clang-tidy) over the C sources. Prints every finding with
+# file and line; exits with 1 if there is one. LINT_TIDY=0 leaves clang-tidy out.
 set -u
 cd "$(dirname "$0")/.."
 export LC_ALL=C.UTF-8
@@ -34,6 +34,11 @@ while IFS= read -r rule; do
         grep -v 'lint: a JSON key that stays' | cut -c1-160)
     report "the word '$pattern' is not used here; write: $advice" "$found"
 done <<<"$rules"
+
+# A wait on the realtime clock ends early or late when the machine's time is set.
+report "timed waits outside base/cond.c; write: cond_open, cond_wait_for" \
+    "$(grep -nE 'pthread_(cond_timedwait|mutex_timedlock)|sem_timedwait' $code /dev/null |
+        grep -vE '^(src/base/cond.c|tools/lint.sh):')"
 
 report "lines over 110 columns" "$(grep -nE '^.{111,}' $code /dev/null | cut -c1-120)"
 

@@ -3,6 +3,7 @@
 #include "train/mlflow.h"
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/folder.h"
 #include "train/mlflow_client.h"
 #include <math.h>
@@ -10,7 +11,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { KEPT = 16384, BATCH = 500, NAME_BYTES = 128, NOTE_BYTES = 4000, RETRY_SECONDS = 5,
        CLOSE_SECONDS = 15 };
@@ -69,9 +69,7 @@ static Json *description(const Config *recipe)
 
 static int64_t now_ms(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    return (int64_t)(1000 * clock_wall());
 }
 
 static Status create_run(Mlflow *m, const Config *recipe, const char *dir)
@@ -144,11 +142,8 @@ static void warn_once(Mlflow *m)
 /* Waits for numbers that are due, or some seconds after a failure. The lock is held. */
 static void wait_for_numbers(Mlflow *m, bool failed)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += RETRY_SECONDS;
     if (failed) {
-        if (!m->closing) pthread_cond_timedwait(&m->changed, &m->lock, &until);
+        if (!m->closing) cond_wait_for(&m->changed, &m->lock, RETRY_SECONDS);
         return;
     }
     while (!m->closing && m->first >= m->due) pthread_cond_wait(&m->changed, &m->lock);
@@ -224,7 +219,7 @@ Status mlflow_open(Mlflow **out, const Config *recipe, const char *dir, const Lo
     }
     m->log = log;
     pthread_mutex_init(&m->lock, NULL);
-    pthread_cond_init(&m->changed, NULL);
+    cond_open(&m->changed);
     Status st = open_run(m, recipe, dir);
     if (st) release(m);
     else    *out = m;
