@@ -397,10 +397,10 @@ def attempt(case, folder, number):
     return True
 
 
-def make(case, out):
+def make(case, out, attempt=attempt, draws=200):
     folder = os.path.join(out, case.name)
     os.makedirs(folder, exist_ok=True)
-    for number in range(200):
+    for number in range(draws):
         if attempt(case, folder, number):
             unused = os.path.join(folder, "generation_config.json")
             os.path.exists(unused) and os.remove(unused)

@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import random
-import sys
 
 import torch
 import torch.nn.functional as F
@@ -252,18 +251,6 @@ def attempt(case, folder, number):
     return True
 
 
-def make(case, out):
-    folder = os.path.join(out, case.name)
-    os.makedirs(folder, exist_ok=True)
-    for number in range(400):
-        if attempt(case, folder, number):
-            unused = os.path.join(folder, "generation_config.json")
-            os.path.exists(unused) and os.remove(unused)
-            print(f"{case.name}: draw {number}")
-            return
-    sys.exit(f"{case.name}: no draw without a near tie in routing")
-
-
 def rope(theta, **more):
     return {"rope_theta": theta, "rope_type": "default", **more}
 
@@ -340,7 +327,7 @@ def main():
     if not chosen:
         parser.error(f"no case {args.case}; there are {', '.join(c.name for c in recorded_cases())}")
     for case in chosen:
-        make(case, args.out)
+        make_gold.make(case, args.out, attempt, draws=400)
 
 
 if __name__ == "__main__":
