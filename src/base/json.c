@@ -10,6 +10,7 @@
 
 #define STRICT JSON_REJECT_DUPLICATES
 
+/* The stream buffers: json_loadfd would make a system call for every byte. */
 Status json_load(Json **out, const char *path)
 {
     json_error_t e;
@@ -17,8 +18,13 @@ Status json_load(Json **out, const char *path)
     int          fd;
     *out = NULL;
     TRY(file_open_regular(&fd, &len, path));
-    *out = json_loadfd(fd, STRICT, &e);
-    close(fd);
+    FILE *f = fdopen(fd, "rb");
+    if (!f) {
+        close(fd);
+        return fail(E_FIT, "%s: no memory to read it", path);
+    }
+    *out = json_loadf(f, STRICT, &e);
+    fclose(f);
     return *out ? OK : fail(E_DATA, "%s: line %d: %s", path, e.line, e.text);
 }
 
