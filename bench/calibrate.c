@@ -129,7 +129,7 @@ static Status calibrate_memory(Calib *k)
     return backend_sync(k->s.be);
 }
 
-/* What the host pays to say one thing. */
+/* The time in which the host queues one call. */
 static Status calibrate_launch(Calib *k)
 {
     enum { CALLS = 1000, TURNS = 3 };
@@ -155,7 +155,7 @@ static double lane_seconds(const Move *m, CopyStream lane)
     return clock_now() - from;
 }
 
-/* Where memory is the host's there is no link; copies are as fast as it is. */
+/* A device whose memory is the host's has no link; copies run at the speed of that memory. */
 static Status calibrate_host(Calib *k)
 {
     enum { BYTES = 1 << 28 };

@@ -426,8 +426,8 @@ static Status time_held(double *seconds, const Setup *s, const Bench *b, Case *c
     return OK;
 }
 
-/* Of a call, over calls for long enough that the counter of the GPU, which moves every 20 to 100 ms, is
- * exact to some percent. */
+/* The energy of a call, measured over calls for so long that the counter of the GPU, which moves every 20 to
+ * 100 ms, is exact to some percent. */
 static Energy energy_of(const Setup *s, const Bench *b, Case *c, double seconds)
 {
     const double long_enough = 0.4;

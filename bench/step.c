@@ -146,7 +146,7 @@ static Status open_bench(StepBench *b)
     return OK;
 }
 
-/* Where none is named, `this` may be absent or of another machine. */
+/* Without --hardware the row `this` may be absent or of another machine. */
 static Status find_hardware(StepBench *b)
 {
     char path[4096];
@@ -232,7 +232,7 @@ static Status measure_train(StepBench *b, StepTimes *t)
     return OK;
 }
 
-/* What is measured is printed at once: a benchmark that is cut short has shown its first rows. */
+/* Each row is printed when it is measured: a benchmark that is interrupted has shown its first rows. */
 static Status measure(StepBench *b, StepTimes *t)
 {
     TRY(open_and_predict(b));
@@ -386,7 +386,7 @@ static Status read_fp8(StepBench *b)
     return precision_fp8(&b->precision, word, n);
 }
 
-/* Those of model.base_quant_weights' default. */
+/* Reads the groups of weights of --base: the default of model.base_quant_weights. */
 static Status read_base(StepBench *b)
 {
     static const char *const word[] = { "experts", "attention", "mlp" };

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is wrong with the keys of a recipe, so that one answer names all of them. */
+/* The errors in the keys of a recipe, collected so that one message names all of them. */
 typedef struct Problems {
     Status st;                       /* of the first */
     int    n, shown;
@@ -182,7 +182,7 @@ static Status read_recipe(Config *cfg, const char *file, const YamlNode *root)
     return report_problems(&problems);
 }
 
-/* What an override speaks of: "data.train[0].path" in pieces, NULL and -1 for what it does not say. */
+/* The parts of an override's key, such as "data.train[0].path"; NULL and -1 stand for parts that it lacks. */
 typedef struct Target {
     char  name[160];                 /* whole; the pieces point into `cut` */
     char  cut[160];

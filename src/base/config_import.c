@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As a comment of YAML holds it: one line of printable text. */
+/* Makes the text fit into a comment of YAML: one line of printable characters. */
 static void make_plain(char *text)
 {
     bool utf8 = str_is_utf8(text);

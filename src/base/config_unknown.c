@@ -55,8 +55,8 @@ static const ConfigRow *find_nearest(ConfigRows rows, const char *section, const
     return best;
 }
 
-/* What both a stray key and a stray section can be; OK: none of it, nothing said. */
-static Status answer(const char *said, const char *word)
+/* Explains an unknown key or section by the causes that both share; OK: none applies, no message is set. */
+static Status explain_unknown(const char *said, const char *word)
 {
     char homes[256];
     const char *text = find_answer(word);
@@ -87,7 +87,7 @@ Status config_unknown_key(const char *section, const char *word)
 {
     char said[160];
     snprintf(said, sizeof said, "%s.%.100s", section, word);
-    TRY(answer(said, word));
+    TRY(explain_unknown(said, word));
     const ConfigRow *r = find_nearest(config_rows(), section, word);
     if (r) return fail(E_CONFIG, "%s: not a key. Did you mean %s.%s?", said, r->section, r->key);
     return fail(E_CONFIG, "%s: not a key. `treb help %s` lists the keys there are.", said, section);
@@ -105,7 +105,7 @@ Status config_unknown_section(const char *word)
     }
     char said[120];
     snprintf(said, sizeof said, "%.100s", word);
-    TRY(answer(said, word));
+    TRY(explain_unknown(said, word));
     if (best) return fail(E_CONFIG, "%s: not a section. Did you mean %s?", said, best->name);
     const ConfigRow *r = find_nearest(config_rows(), "", word);
     if (r) return fail(E_CONFIG, "%s: not a section. Did you mean %s.%s?", said, r->section, r->key);

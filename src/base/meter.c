@@ -48,7 +48,7 @@ static void show(const Meter *m, double seconds)
     else log_info(log_of(m), "%s", text);
 }
 
-/* Of the threads that find a line due one writes it. */
+/* When several threads find that a line is due, one of them writes it. */
 void meter_add(Meter *m, int64_t n)
 {
     if (!m) return;
@@ -61,7 +61,7 @@ void meter_add(Meter *m, int64_t n)
         show(m, seconds);
 }
 
-/* What took long leaves one line with its rate. */
+/* Work that took long is reported in one line with its rate. */
 void meter_close(Meter *m)
 {
     double seconds = clock_now() - m->began;

@@ -192,7 +192,7 @@ static Status check_files(const char *folder, Json *files, ThreadPool *pool, Met
     return st;
 }
 
-/* What is loaded was hashed: a file without a row is not part of the checkpoint. */
+/* Every file that is loaded has a hash: a file without a row is not part of the checkpoint. */
 static Status check_listed(Json *files, const char *name, const char *path)
 {
     (void)path;

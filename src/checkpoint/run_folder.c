@@ -98,7 +98,7 @@ static Status refuse_kind(const char *path, bool adapters)
     return checkpoint_is(path) ? checkpoint_check_kind(path, adapters) : OK;
 }
 
-/* Of checkpoint.save_only_model: there are no moments to resume with. */
+/* A checkpoint of checkpoint.save_only_model has no moments to resume with. */
 static Status refuse_only_model(const char *path)
 {
     if (!*path || checkpoint_is(path)) return OK;

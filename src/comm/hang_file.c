@@ -34,7 +34,7 @@ static void __attribute__((format(printf, 2, 3))) put(HangFile *f, const char *f
     f->n += n < LONGEST ? n : LONGEST - 1;
 }
 
-/* As a JSON string of at most 400 characters; what would have to be escaped becomes a space or a quote. */
+/* Writes a JSON string of at most 400 characters; characters that need escapes become spaces or quotes. */
 static void put_text(HangFile *f, const char *key, const char *text)
 {
     char clean[401];

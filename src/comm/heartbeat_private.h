@@ -15,7 +15,7 @@ enum { HEARTBEAT_SLOW = 10 };                /* times comm.timeout for a system 
 /* Seconds for the heartbeat to find out which rank was lost, after an error of a library. */
 #define DEVICE_SECONDS 1.5
 
-/* What the writer's thread does now. */
+/* The current work of the writer's thread. */
 typedef enum { WRITER_RESTS, WRITER_PRINTS, WRITER_ENDS } WriterDoing;
 
 struct Heartbeat {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a member tells the others of an arena. */
+/* What a member sends to the others about an arena. */
 typedef struct RegionInfo { char *base; size_t bytes; MemoryHandle handle; } RegionInfo;
 
 static bool plain_pointers(const PeerMemory *p) { return !peer_memory_shares(p->comm); }

@@ -25,8 +25,8 @@ bool        peer_memory_shares(const Comm *c);
 
 /* Collective: opens the n arenas of every member, all of them or with an error on every member. */
 MUST Status peer_memory_open(PeerMemory *p, Comm *c, Arena *const *arena, int n);
-/* Of a zeroed or partly opened one too. Members close before any of them unmaps its arenas: where `agreed`
- * they wait for each other. */
+/* Accepts a zeroed or partly opened struct. Members close before any of them unmaps its arenas: where
+ * `agreed` they wait for each other. */
 void        peer_memory_close(PeerMemory *p, bool agreed);
 
 bool        peer_memory_aborted(const void *comm);            /* PeerGroup.aborted: asks the Comm */

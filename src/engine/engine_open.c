@@ -23,7 +23,7 @@ size_t engine_device_bytes(const EnginePlan *p, const char *backend)
     return n;
 }
 
-/* Of e->arena[arena], without the arenas that are counted with it. */
+/* Bytes of e->arena[arena] without the arenas that are counted with it. */
 static size_t own_bytes(const EnginePlan *p, int arena)
 {
     if (arena == A_ACT) return p->slot[0];
@@ -77,7 +77,7 @@ static Status count_in_flight(const Pipe *p, int *most)
     return OK;
 }
 
-/* As many as are in flight, and one more where the device can prefetch. */
+/* Opens as many batches as are in flight, and one more where the device can prefetch. */
 static Status open_batches(Engine *e, bool prefetch)
 {
     BatchConf conf = { .shape = shape_stream(&e->model.shape), .budget = e->conf.budget,
@@ -303,7 +303,7 @@ static Status open_parts(Engine *e, const ModelShape *s, bool slots_by_chunk)
     return open_slots(e);
 }
 
-/* What may fail on one rank alone fails on all: the others would wait for it in the next call. */
+/* A failure of one rank fails all ranks: the others would wait for it in the next call. */
 static Status agree(const EngineConf *conf, const EnginePlan *plan, Status mine)
 {
     Comm *world = conf->ranks.world;

@@ -10,7 +10,7 @@ enum { REPORT_BYTES = 6000, TOP_LABELS = 5, TOP_OF_CLASS = 3 };
 
 static const double GIB = 1 << 30;
 
-/* Of one rank: bytes that it needs and that are free, on its device and on its host. */
+/* Bytes that a rank needs and that are free, on its device and on its host. */
 typedef struct Need { double bytes, free, limit, host, host_free; int64_t node; } Need;
 
 typedef struct Report { char why[960], lines[REPORT_BYTES]; } Report;
@@ -95,7 +95,7 @@ static void append_arenas(char *out, const EnginePlan *p)
     if (p->graphs) append(out, "  %-12s %9.3f GiB\n", "CUDA graphs", (double)p->graphs / GIB);
 }
 
-/* Of each class the rows that save most; the last row may be a combination. */
+/* Lists the rows of each class that save most; the last row may be a combination. */
 static void append_changes(char *out, const FitAdvice *a)
 {
     char line[400];

@@ -29,7 +29,7 @@ typedef struct FitRequest {
 
 MUST Status fit_advise(FitAdvice *a, const FitRequest *ask);
 bool        fit_row_fits(const FitAdvice *a, int row);
-/* Of the cheapest class with a change that is enough, the one that saves least; NULL: no change is enough. */
+/* In the cheapest class with a change that is enough, the change that saves least; NULL: none is enough. */
 const FitRow *fit_cheapest(const FitAdvice *a);
 /* "Cheapest change that is enough: memory.recompute=[moe_act] (-6.10 GiB, recomputes …)", or that none is. */
 void        fit_cheapest_text(char *out, size_t n, const FitAdvice *a);

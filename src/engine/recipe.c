@@ -179,7 +179,7 @@ Status recipe_base(BaseQuant *b, const Config *c)
     return OK;
 }
 
-/* Of a run that trains. */
+/* Sets how a run that trains keeps its frozen weights. */
 static Status recipe_frozen_base(EngineConf *e, const Config *c)
 {
     TRY(recipe_base(&e->base, c));

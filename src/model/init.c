@@ -24,7 +24,7 @@ static float init_scale(const Model *m, const Param *p)
     }
 }
 
-/* Of each head of a delta net, drawn on the host. */
+/* Draws the decay of each head of a delta net on the host. */
 static void draw_decay(Backend *be, Tensor rows, uint64_t seed, uint64_t stream, uint64_t at)
 {
     enum { MOST = 4096 };                /* heads */

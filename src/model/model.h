@@ -42,7 +42,7 @@ struct Model {
     const LoraConf *lora;                /* NULL: no adapters */
 };
 
-/* What predicts a token further leaves until its backward, which ends the forward of its chunk. */
+/* What the layer that predicts a further token keeps until its backward, the end of its chunk's forward. */
 typedef struct MtpAct {
     Tensor h, e;                         /* (T, D): hidden states after the final norm; embeddings */
     Tensor joined;                       /* (T, 2D): both after their norms, embeddings first */

@@ -20,7 +20,7 @@ typedef struct TextDefaults {
 } TextDefaults;
 
 MUST Status shape_dim(const Json *o, const char *key, int64_t def, int64_t most, int64_t *out);
-/* Of a family whose config is flat and whose names begin with "model.". */
+/* Reads the shape of a family whose config is flat and whose names begin with "model.". */
 MUST Status shape_common(ModelShape *s, const Json *hf);
 
 MUST Status qwen3_text(TextShape *t, const Json *o, const TextDefaults *d, bool sparse, bool multimodal);

@@ -28,7 +28,7 @@ typedef struct WeightSaver {
     void        *packed;
 } WeightSaver;
 
-/* As in models on the hub: router, head, tower and mergers stay wide. */
+/* Router, head, tower and mergers keep their dtype, as in models on the hub. */
 static bool in_codes(const WeightSaver *s, const Param *p)
 {
     Site site = precision_site(p);
@@ -260,7 +260,7 @@ static Status add_wide_modules(Json *list, const char *dir)
     return OK;
 }
 
-/* As transformers reads it; weights that are not in 8 bits have no such entry. */
+/* Writes the entry that transformers reads; a model whose weights are not in 8 bits has none. */
 static Status set_quantization(Json *o, const char *dir, DType dtype)
 {
     json_object_del(o, "quantization_config");

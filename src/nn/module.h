@@ -164,7 +164,7 @@ void linear_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const Pa
 /* dx = dy w when dx is wanted; w.g += dy' x; b.g += column sums. Frozen parameters are skipped. */
 void linear_bwd(const Pass *c, Tensor dx, Tensor dy, Tensor x, Param *w, const Param *b);
 
-/* Its two parts. d_a_out: lora_d_a_out of dy. flags: GEMM_ACC for dx += dy w, or 0. */
+/* The two parts of linear_bwd. d_a_out: lora_d_a_out of dy. flags: GEMM_ACC for dx += dy w, or 0. */
 void linear_input_grad(const Pass *c, Tensor dx, Tensor dy, Tensor d_a_out, const Param *w, int flags);
 void linear_grads(const Pass *c, Tensor dy, Tensor d_a_out, Tensor x, Param *w, const Param *b);
 

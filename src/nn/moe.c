@@ -22,7 +22,7 @@ static void compute_router_logits(const Pass *c, const Moe *m, MoeAct *a, Tensor
     if (m->router == ROUTER_SIGMOID) op_log_sigmoid(c->be, a->logits);
 }
 
-/* Of a sigmoid router the balance loss counts the K largest scores, without bias and groups. */
+/* The balance loss of a sigmoid router counts the K largest scores, without bias and groups. */
 static void select_by_scores(const Pass *c, const Moe *m, MoeAct *a)
 {
     int64_t T = a->idx.n[0];

@@ -70,7 +70,7 @@ static Quantized kept_weight(WeightPart p)
                         t_rows(z->scale, p.from / QUANT_GROUP, quant_groups(p.rows)) };
 }
 
-/* Of a weight that is kept in one layout. */
+/* The transposed codes of a weight that is kept in one layout. */
 static Quantized transposed_codes(const Pass *c, const QuantizedWeight *w)
 {
     int       last = w->q.rank - 1;
@@ -207,7 +207,7 @@ static int64_t charged(const Pass *c, Tensor x)
     return c->be->ledger.expert_rows ? c->be->ledger.expert_rows : x.n[0];
 }
 
-/* Of rows x w in the dtype of the model; mode: GEMM_NT or GEMM_NN. */
+/* Computes y = x w of the experts in the dtype of the model; mode: GEMM_NT or GEMM_NN. */
 static void wide_experts(const Pass *c, Tensor y, Tensor x, const Param *w, ExpertRows rows, LoraTerm lora,
                          int mode)
 {

@@ -9,7 +9,8 @@
 
 #include "nn/module.h"
 
-/* Of one on an H200: gate and up of 16 experts of Qwen3-30B-A3B, which keep all SMs busy, in 96 MiB. */
+/* A panel of this size holds gate and up of 16 experts of Qwen3-30B-A3B in 96 MiB: all SMs of an H200 are
+ * busy. */
 enum { WEIGHT_PANEL_ELEMS = 48 << 20 };
 
 typedef enum { PANEL_ROWS, PANEL_COLS, PANEL_MATRICES } PanelAxis;

@@ -34,7 +34,7 @@ static void add_tensor(Backend *be, Tensor t)
     for (int i = 0; i < t.rank; i++) add_word(be, t.n[i]), add_word(be, t.s[i]);
 }
 
-/* Of `pairs` kernels depend on whether all segments have the longest's length; else it is a cost. */
+/* Kernels read from `pairs` only whether all segments are as long as the longest; otherwise it is a cost. */
 static void add_segments(Backend *be, Segments s)
 {
     double L = (double)s.longest, each = s.causal ? L * (L + 1) / 2 : L * L;

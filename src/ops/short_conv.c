@@ -156,7 +156,7 @@ static void add_products(double dw[MAX_K][COLS], const Conv *v, Columns c, const
     }
 }
 
-/* Of row t: what the rows t .. t + K - 1 make of it. dp has row r in dp[(r + K) % K]. */
+/* The gradient of row t sums over the rows t .. t + K - 1 that read it. dp holds row r in dp[(r + K) % K]. */
 static void input_grad(float *dx, const Conv *v, Columns c, float w[MAX_K][COLS], float dp[MAX_K][COLS],
                        int64_t t)
 {

@@ -171,7 +171,7 @@ static Status check_shape(const DispatcherRow *row, const Mesh *mesh, const Disp
     return OK;
 }
 
-/* Of the smallest token chunks each must fit the buffers, else a layer could not be done at all. */
+/* Every one of the smallest token chunks must fit the buffers: otherwise no layer can run. */
 static Status check_capacity(const Dispatcher *d)
 {
     const MoeShape *s = &d->conf.shape;

@@ -42,7 +42,7 @@ const char *peer_hop_refusal(const Mesh *mesh, const DispatchConf *conf);
 MUST Status peer_hop_open(PeerHop *h, Dispatcher *d, Backend *be, const DispatchArenas *arenas,
                           const PeerHopConf *conf);
 void        peer_hop_close(PeerHop *h, bool agreed);
-/* As dispatch_overflowed. */
+/* See dispatch_overflowed. */
 MUST Status peer_hop_overflowed(PeerHop *h, bool *overflow);
 
 /* Exchanges the counts of `kept` (T, K) and sets rows (T, K) and offsets of r. */

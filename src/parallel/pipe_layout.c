@@ -91,7 +91,7 @@ static int count(const Letters *s, char letter)
     return n;
 }
 
-/* What is wrong with the letters; NULL: nothing. */
+/* The error in the letters; NULL: they are right. */
 static const char *check_letters(const Letters *s, int layers, char *text, size_t size)
 {
     int t = count(s, 't'), first = (int)strspn(s->text, "|"), last = s->n - 1;

@@ -58,7 +58,7 @@ typedef struct RuleReport { RuleViolation violation[RULE_VIOLATIONS]; int n, err
 
 /* The settings of a recipe on `world` ranks. Its strings belong to the Config. */
 RuleInput   rules_input(const Config *c, const ModelShape *s, int world, int per_node);
-/* What no layout here can cut of the model yet. */
+/* Parts of the model that no layout can divide yet. */
 void        rules_family(RuleInput *x, const TextShape *t);
 
 void        rules_find(RuleReport *r, const RuleInput *x);  /* violations with fixes: E before W, by number */
@@ -68,7 +68,7 @@ MUST Status rules_check(const RuleInput *x, const Log *log);
 void        rule_text(char *text, size_t size, const RuleViolation *h);  /* "…; set parallel.tp=4 (rule 5)" */
 bool        rules_legal(const RuleInput *x);                           /* no rule of severity E is violated */
 
-/* What a legal layout becomes. */
+/* The result of a legal layout. */
 MeshLayout      rules_layout(const RuleInput *x);
 PipeLayoutSpec   rules_pipe_layout(const RuleInput *x);
 PipeShape   rules_pipe(const RuleInput *x, int chunks);

@@ -170,7 +170,7 @@ void        shard_keep_fp8(Shard *s, Arena *param);
  * into shard_slice(p->w): sets the others of weight and master, and gathers the weights. */
 void        shard_refresh_weights(Shard *s);
 
-/* Of t = p->w or p->g, full or sliced: the elements that this rank updates, flat. */
+/* The elements of t = p->w or p->g, full or sliced, that this rank updates, as a vector. */
 Tensor      shard_slice(const Param *p, Tensor t);
 
 /* The host's bookkeeping of a step as numbers: who uses a unit, which gradients are set. A pass that is

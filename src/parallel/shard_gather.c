@@ -31,7 +31,7 @@ static bool is_gathered_per_use(const Shard *s, int unit)
     return s->conf.zero == 3 && s->unit[unit].slot >= 0;
 }
 
-/* Of the buffers of the unit's shape that no pass uses the one used least recently, so that what another pass
+/* The least recently used buffer of the unit's shape that no pass holds, so that a buffer that another pass
  * has prefetched stays; NULL: all are in use. */
 static WeightBuffer *free_buffer(Shard *s, int unit)
 {

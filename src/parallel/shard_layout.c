@@ -261,7 +261,7 @@ size_t arena_bytes(int64_t n, DType d)
 
 static DType weights_dtype(const Shard *s, const ShardBucket *b) { return b->buffers ? F32 : s->conf.dtype; }
 
-/* Of weights or codes that are gathered for use. */
+/* Bytes of a buffer of gathered weights or codes. */
 static size_t buffer_bytes(const Shard *s, const ShardBucket *b)
 {
     return b->coded ? arena_bytes(code_bytes(b->format, b->elems), U8)

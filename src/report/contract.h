@@ -33,8 +33,8 @@ MUST Status contract_read(Contract *c, const char *dir);               /* the fo
 MUST Status contract_of_config(Contract *c, const Config *recipe);     /* before a run: no machine, no data */
 void        contract_close(Contract *c);                               /* twice is fine */
 
-/* Of all keys but the declared ones; a declared one that ends in a dot stands for its section: "parallel.ep",
- * "memory.". */
+/* The hash of all keys but the declared ones; a declared key that ends in a dot stands for its section:
+ * "parallel.ep", "memory.". */
 void        contract_hash(char out[CONTRACT_HASH], const Contract *c, const char *const *declared, int n);
 /* Keys that are not declared and whose values differ: their number; the first `most` of them into d. */
 int         contract_compare(ContractDifference *d, int most, const Contract *a, const Contract *b,

@@ -183,7 +183,7 @@ static void draw_sources(Report *r)
     draw_prefixed(r, &right, "eval/accuracy_by_source/", CURVE_DOTS);
 }
 
-/* Of the groups of ranks (comm/mesh.h). */
+/* Draws the communication of each group of ranks (comm/mesh.h). */
 static void draw_communication(Report *r)
 {
     static const ChartRow exposed = { "Waiting for other ranks by group", "% of the step",

@@ -72,8 +72,9 @@ double      series_tail(const Series *s);                                  /* me
 int64_t     series_warm_up(const Series *s); /* first steps that a median omits */
 double      series_median(const Series *s);                                /* without warm-up */
 Point       series_extreme(const Series *s, bool largest);
-/* Both write to[] and return how many: a smooth curve of at most `most` points (to has that capacity); and
- * the first, least, greatest and last point of each bucket of steps from lo to hi (4 * (buckets + 1)). */
+/* Both functions write to[] and return the number of points: a smooth curve of at most `most` points (to has
+ * that capacity); and the first, least, greatest and last point of each bucket of steps from lo to hi (4 *
+ * (buckets + 1)). */
 int64_t     points_smooth(Point *to, const Point *from, int64_t n, int64_t most);
 int64_t     points_thin(Point *to, const Point *from, int64_t n, double lo, double hi, int64_t buckets);
 

@@ -92,7 +92,7 @@ Status st_check_scales(const SafeTensors *s)
     return OK;
 }
 
-/* Of the block that element i lies in; its elements in this row from i on are counted in *left. */
+/* The scale of the block that holds element i; *left: elements of the block in this row from i on. */
 static float scale_at(const StTensor *t, int64_t i, int64_t *left)
 {
     int64_t K = t->shape[t->rank - 1], N = t->shape[t->rank - 2], row = i / K, col = i % K, to;

@@ -51,7 +51,7 @@ static Status find_experiment(MlflowClient *c, const char *name, char id[64])
     return *id ? OK : fail(E_IO, "MLflow gave no id for experiment %s", name);
 }
 
-/* What the server shows beside the run: the keys of the recipe that differ from their defaults. */
+/* The description of a run on the server: the keys of the recipe that differ from their defaults. */
 static Json *description(const Config *recipe)
 {
     char  *text = NULL;

@@ -86,7 +86,7 @@ static double part_mfu(const Progress *p, int part)
     return ratio(ratio(p->sum.sums.model.part[part], p->sum.part_seconds[part]), p->peak.flops);
 }
 
-/* Of one device. */
+/* FLOP/s of the model on one device. */
 static double model_flops(const Progress *p)
 {
     return ratio(flops_sum(&p->sum.sums.model), p->sum.seconds * p->ranks);

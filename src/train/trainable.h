@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "engine/flops.h"
 
-/* It has an adapter that trains; it trains itself; it is linear and does neither. */
+/* A module has an adapter that trains; it trains itself; it is linear and does neither. */
 typedef enum { MODULE_ADAPTED, MODULE_TRAINED, MODULE_NOT_ADAPTED } ModuleStatus;
 
 typedef struct ModuleKind {
@@ -31,7 +31,7 @@ typedef struct TrainableSummary {
     bool    all_frozen[GROUP_N];              /* nothing in the group trains */
 } TrainableSummary;
 
-/* Of the whole model that a recipe makes. lora: NULL or of rank 0: none. */
+/* Summarizes the whole model that a recipe makes. lora: NULL or of rank 0: no adapters. */
 MUST Status trainable_open(TrainableSummary *t, const ModelShape *s, const bool *frozen,
                            const LoraConf *lora);
 void        trainable_close(TrainableSummary *t);                                     /* twice is fine */

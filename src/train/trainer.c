@@ -96,7 +96,7 @@ static Status make_files(Trainer *t)
     return run_folder_write_recipe(&t->folder, t->recipe, t->conf.notes, TRAINER_NOTES);
 }
 
-/* What is known before the first step; pictures are not. */
+/* The facts of the model and its weights that are known before the first step; those of pictures are not. */
 static LabelFacts label_facts(const Trainer *t)
 {
     return (LabelFacts){ .forced_balance = t->recipe->moe.force_balance,
@@ -321,7 +321,7 @@ static Status open_source(Trainer *t)
     return *t->recipe->lora.path ? OK : make_engine_conf(t);
 }
 
-/* What a rank opens without talking to the others. */
+/* Opens the parts of a rank that need no communication. */
 static Status open_rank_local(Trainer *t, Json **state)
 {
     const struct cfg_train *c = &t->recipe->train;

@@ -7,7 +7,8 @@
 #include "infer/evaluate.h"
 #include "train/progress.h"
 
-/* Of the last evaluation. loss.channels 0: the held-out data has one source without a channel. */
+/* The results of the last evaluation by source. loss.channels 0: the held-out data has one source without a
+ * channel. */
 typedef struct EvalSources {
     SourceLoss loss;
     double    *accuracy;                 /* by channel; NAN: no answer was asked for */

@@ -76,7 +76,7 @@ static void start_clocks(Trainer *t, const StepInFlight *f)
     ledger_start(&e->be.ledger);
 }
 
-/* What the host knows when all work of the step is queued. On a GPU the seconds by part, and over NCCL those
+/* The host knows this when all work of the step is queued. On a GPU the seconds by part, and over NCCL those
  * of communication, are those that a sync has read: on several ranks the update of a step counts with the
  * step after it. */
 static void stop_clocks(Trainer *t, StepReport *r)

@@ -88,7 +88,7 @@ static void add_point(SweepPoint *p, int *n, Tune *t, const char *set, double ba
     p[(*n)++].gain = base / step - 1;
 }
 
-/* Those that are for models with experts alone are refused or change nothing elsewhere. */
+/* Sets that are for models with experts alone are refused or change nothing on other models. */
 static const char *const recomputes[] = {
     "[]",
 #define RECOMPUTE_SET(class, swept, when, list, in_words, forbids) swept ? "[" list "]" : NULL,

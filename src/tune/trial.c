@@ -83,7 +83,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of the steps after `from`; 0: the series has none. range: see Trial; or NULL. */
+/* The median of the steps after `from`; 0: the series has none. range: see Trial; or NULL. */
 static double median_after(const MetricsFile *m, const char *key, double from, double *range)
 {
     const Series *s = series_find(m, key);

@@ -151,7 +151,7 @@ static void solve_transposed(float *x, const DeltaSquare m, int n, int cols)
             if (m[j][i] != 0.0f) add_scaled(x + i * cols, x + j * cols, -m[j][i], cols);
 }
 
-/* Of the output and of the state that leaves, to the new values. */
+/* Gradients of the output and of the state after the tile flow to the new values. */
 static void fresh_grad(const DeltaTile *t, DeltaGrads *g, const float *ds)
 {
     int n = t->rows.n, dv = t->dv;
