@@ -1,5 +1,6 @@
 /* Context-parallel attention on ranks that are threads, against one rank that has it all: every kind of
- * exchange, any pack of documents, gradients, bits, FLOPs and arena peaks. */
+ * exchange, any pack of documents, values narrower than keys, windows, sinks, gradients, bits, FLOPs and
+ * arena peaks. */
 #include "commlab.h"
 #include "numlab.h"
 #include "nn/context.h"
@@ -17,9 +18,10 @@ typedef struct Way { const char *kind; int cp, inner, tp; } Way;     /* tp ranks
 typedef struct Case {
     Way     way;
     Pack    pack;
-    int64_t H, G, C;
+    int64_t H, G, C, Cv, window;
     DType   dtype;
     Tensor  q, k, v, o, lse, dout, dq, dk, dv, delta;
+    Tensor  sinks, dsinks[32];           /* sinks absent: none; gradients of each rank */
     bool    backward;
     float   scale;
     double  fwd_flops[32], bwd_flops[32], extra[32];
@@ -92,16 +94,16 @@ static void share(Tensor mine, Tensor whole, const Case *x, int rank, bool back)
     }
 }
 
-static Tensor buffer(Arena *a, const Case *x, int64_t heads)
+static Tensor buffer(Arena *a, const Case *x, int64_t heads, int64_t C)
 {
-    Tensor t = t3(a, "test", x->dtype, x->pack.T / x->way.cp, heads, x->C);
+    Tensor t = t3(a, "test", x->dtype, x->pack.T / x->way.cp, heads, C);
     memset(t.data, 0xff, (size_t)t_bytes(t));
     return t;
 }
 
 static Tensor my_rows(Arena *a, const Case *x, int rank, Tensor whole)
 {
-    Tensor t = buffer(a, x, whole.n[1]);
+    Tensor t = buffer(a, x, whole.n[1], whole.n[2]);
     share(t, whole, x, rank, false);
     return t;
 }
@@ -111,11 +113,12 @@ static void attend(const Pass *c, Case *x, int rank, Arena *a, bool keep)
 {
     int64_t T = x->pack.T / x->way.cp;
     Tensor q = my_rows(a, x, rank, x->q), k = my_rows(a, x, rank, x->k), v = my_rows(a, x, rank, x->v);
-    Tensor o = buffer(a, x, x->H), lse = t2(a, "test", F32, x->H, T), delta = t2(a, "test", F32, x->H, T);
-    Tensor dq = buffer(a, x, x->H), dk = buffer(a, x, x->G), dv = buffer(a, x, x->G);
-    context_attention_fwd(c, o, lse, q, k, v, x->scale);
+    Tensor o = buffer(a, x, x->H, x->Cv), lse = t2(a, "test", F32, x->H, T), delta = t2(a, "test", F32, x->H, T);
+    Tensor dq = buffer(a, x, x->H, x->C), dk = buffer(a, x, x->G, x->C), dv = buffer(a, x, x->G, x->Cv);
+    AttentionTerms terms = { x->scale, x->window, x->sinks, keep ? x->dsinks[rank] : (Tensor){ 0 } };
+    context_attention_fwd(c, o, lse, q, k, v, terms);
     if (x->backward)
-        context_attention_bwd(c, dq, dk, dv, delta, my_rows(a, x, rank, x->dout), o, lse, q, k, v, x->scale);
+        context_attention_bwd(c, dq, dk, dv, delta, my_rows(a, x, rank, x->dout), o, lse, q, k, v, terms);
     if (!keep) return;
     share(o, x->o, x, rank, true);
     x->fwd_flops[rank] = c->be->ledger.op[OP_attention_fwd].flops;
@@ -162,21 +165,32 @@ static Tensor three(Tensor t, int64_t heads, int64_t C) { return t_as3(t, t.n[0]
 /* Fresh outputs in place of those of x. */
 static void poison(Case *x, DType d)
 {
-    int64_t T = x->pack.T, H = x->H, G = x->G, C = x->C;
-    x->o   = three(num_poison(d, T, H * C), H, C), x->dq = three(num_poison(d, T, H * C), H, C);
-    x->dk  = three(num_poison(d, T, G * C), G, C), x->dv = three(num_poison(d, T, G * C), G, C);
+    int64_t T = x->pack.T, H = x->H, G = x->G, C = x->C, Cv = x->Cv;
+    x->o   = three(num_poison(d, T, H * Cv), H, Cv), x->dq = three(num_poison(d, T, H * C), H, C);
+    x->dk  = three(num_poison(d, T, G * C), G, C), x->dv = three(num_poison(d, T, G * Cv), G, Cv);
     x->lse = num_poison(F32, H, T), x->delta = num_poison(F32, H, T);
+    for (int i = 0; t_has(x->sinks) && i < x->way.cp; i++) x->dsinks[i] = num_zeros(F32, 1, H);
+}
+
+/* What families differ in: latent attention has values that are narrower than keys, others windows and
+ * sinks. */
+typedef struct Terms { int64_t narrower, window; bool sinks; } Terms;
+
+static Case make_form(Way way, Pack pack, int64_t H, int64_t G, int64_t C, DType d, Terms f)
+{
+    int64_t T = pack.T, Cv = C - f.narrower;
+    Case x = { .way = way, .pack = pack, .H = H, .G = G, .C = C, .Cv = Cv, .dtype = d, .backward = true,
+               .q = three(num_randn(d, T, H * C), H, C), .k = three(num_randn(d, T, G * C), G, C),
+               .v = three(num_randn(d, T, G * Cv), G, Cv), .dout = three(num_randn(d, T, H * Cv), H, Cv),
+               .scale = 1.0f / sqrtf((float)C), .window = f.window };
+    if (f.sinks) x.sinks = num_randn(F32, 1, H);
+    poison(&x, d);
+    return x;
 }
 
 static Case make_case(Way way, Pack pack, int64_t H, int64_t G, int64_t C, DType d)
 {
-    int64_t T = pack.T;
-    Case x = { .way = way, .pack = pack, .H = H, .G = G, .C = C, .dtype = d, .backward = true,
-               .q = three(num_randn(d, T, H * C), H, C), .k = three(num_randn(d, T, G * C), G, C),
-               .v = three(num_randn(d, T, G * C), G, C), .dout = three(num_randn(d, T, H * C), H, C),
-               .scale = 1.0f / sqrtf((float)C) };
-    poison(&x, d);
-    return x;
+    return make_form(way, pack, H, G, C, d, (Terms){ 0 });
 }
 
 static void on_all(Case *x)
@@ -189,12 +203,14 @@ static void on_all(Case *x)
 static Case alone(const Case *x)
 {
     Case     y = *x;
-    Segments seg = segments_of(&x->pack);
+    Segments seg = segments_in_window(segments_of(&x->pack), x->window, x->pack.T);
     y.q = num_copy(x->q, F32), y.k = num_copy(x->k, F32), y.v = num_copy(x->v, F32);
     y.dout = num_copy(x->dout, F32);
     poison(&y, F32);
     ledger_clear(&BE->ledger);
     op_attention_fwd(BE, y.o, y.lse, y.q, y.k, y.v, seg, x->scale);
+    if (t_has(x->sinks)) op_sink_fwd(BE, y.o, y.lse, x->sinks);
+    if (t_has(x->sinks)) op_sink_bwd(BE, y.dsinks[0], y.dout, y.o, y.lse, x->sinks);
     op_attention_bwd(BE, y.dq, y.dk, y.dv, y.delta, y.dout, y.o, y.lse, y.q, y.k, y.v, seg, x->scale);
     y.fwd_flops[0] = BE->ledger.op[OP_attention_fwd].flops;
     y.bwd_flops[0] = BE->ledger.op[OP_attention_bwd].flops;
@@ -224,6 +240,14 @@ static double score_error(Tensor got, Tensor want, Tensor dv)
     return num_error(got, want) * (own < least ? own / least : 1);
 }
 
+/* The sum over ranks of the gradients of sinks. */
+static Tensor all_dsinks(const Case *x)
+{
+    Tensor sum = num_zeros(F32, 1, x->H);
+    for (int i = 0; i < x->way.cp; i++) op_add(BE, sum, sum, x->dsinks[i]);
+    return sum;
+}
+
 static void check_case(const Case *x, const char *what)
 {
     Case   y = alone(x);
@@ -234,6 +258,9 @@ static void check_case(const Case *x, const char *what)
     EXPECT(o <= out && dq <= grad && dk <= grad && dv <= grad,
            "%s cp %d inner %d, %s, %lld tokens in %lld documents: o %.2g dq %.2g dk %.2g dv %.2g",
            x->way.kind, n, x->way.inner, what, (long long)x->pack.T, (long long)x->pack.docs, o, dq, dk, dv);
+    double ds = t_has(x->sinks) ? num_error(all_dsinks(x), y.dsinks[0]) : 0;
+    EXPECT(ds <= grad, "%s cp %d inner %d, %s: sinks %.2g", x->way.kind, n, x->way.inner, what, ds);
+    if (x->window) return;                       /* FLOPs of windows are bounds */
     EXPECT(sum(x->fwd_flops, n) == y.fwd_flops[0] && sum(x->bwd_flops, n) == y.bwd_flops[0] &&
            sum(x->extra, n) == y.extra[0], "%s cp %d, %s: FLOPs %g of %g", x->way.kind, n, what,
            sum(x->fwd_flops, n), y.fwd_flops[0]);
@@ -265,6 +292,25 @@ static void any_case(Way w, int form, int64_t chunk, DType d)
     on_all(&x);
     check_case(&x, what);
     num_clear();
+}
+
+/* Windows of one key, within a chunk, of a chunk and one more, of two chunks, and longer than documents. */
+static void forms_equal_one_rank(void)
+{
+    for (int i = 0; i < WAYS; i++)
+        for (int64_t form = i % 2; form < PACKS; form += 2) {
+            int64_t G = key_heads(ways[i], 1), chunk = 3 + num_below(20), H = 2 * G, C = 6;
+            int64_t windows[] = { 0, 1, 2 + num_below(chunk - 1), chunk + 1, 2 * chunk, 9 * chunk };
+            Terms f = { num_below(2) * (1 + num_below(4)), windows[num_below(6)], num_below(2) };
+            Case    x = make_form(ways[i], pack_of((int)form, 2 * ways[i].cp * chunk, chunk), H, G, C,
+                                  num_below(4) ? F32 : BF16, f);
+            char    what[80];
+            snprintf(what, sizeof what, "pack %d, window %d of chunk %d, values %d%s", (int)form,
+                     (int)f.window, (int)chunk, (int)x.Cv, f.sinks ? ", sinks" : "");
+            on_all(&x);
+            check_case(&x, what);
+            num_clear();
+        }
 }
 
 static void equals_one_rank(void)
@@ -301,13 +347,14 @@ static void gradients(void)
         if (ways[i].cp > 4) continue;
         int64_t G = key_heads(ways[i], 1), chunk = 5;
         Pack    pack = pack_of(i % 2 ? LONG : TAIL, 2 * ways[i].cp * chunk, chunk);
-        Case    x = make_case(ways[i], pack, 2 * G, G, 4, F32);
+        Terms f = { i % 3, i % 4 ? 2 + num_below(2 * chunk) : 0, true };
+        Case    x = make_form(ways[i], pack, 2 * G, G, 4, F32, f);
         on_all(&x);
         x.backward = false;
-        Tensor of[] = { x.q, x.k, x.v }, found[] = { x.dq, x.dk, x.dv };
-        for (int j = 0; j < 3; j++) {
+        Tensor of[] = { x.q, x.k, x.v, x.sinks }, found[] = { x.dq, x.dk, x.dv, all_dsinks(&x) };
+        for (int j = 0; j < 4; j++) {
             double e = num_gradient_error(loss, &x, of[j], found[j], 3e-2f, 4);
-            EXPECT(e <= 5e-3, "%s cp %d, d%c: error %.2g", ways[i].kind, ways[i].cp, "qkv"[j], e);
+            EXPECT(e <= 5e-3, "%s cp %d, d%c: error %.2g", ways[i].kind, ways[i].cp, "qkvs"[j], e);
         }
         num_clear();
     }
@@ -352,9 +399,11 @@ static size_t planned_peak(const Case *x, int rank)
     Pass    c = { .env = &env, .be = &be, .batch = &batch, .scratch = &scratch };
     int64_t T = x->pack.T / w.cp;
     Tensor  q = t3(&a, "test", x->dtype, T, x->H, x->C), k = t3(&a, "test", x->dtype, T, x->G, x->C);
+    Tensor  o = t3(&a, "test", x->dtype, T, x->H, x->Cv), v = t3(&a, "test", x->dtype, T, x->G, x->Cv);
     Tensor  lse = t2(&a, "test", F32, x->H, T);
-    context_attention_fwd(&c, q, lse, q, k, k, 1.0f);
-    context_attention_bwd(&c, q, k, k, lse, q, q, lse, q, k, k, 1.0f);
+    AttentionTerms terms = { .scale = 1.0f, .window = x->window };
+    context_attention_fwd(&c, o, lse, q, k, v, terms);
+    context_attention_bwd(&c, q, k, v, lse, o, o, lse, q, k, v, terms);
     EXPECT_OK(backend_sync(&be));
     size_t peak = scratch.peak;
     free(host);
@@ -372,7 +421,8 @@ static void plan_is_the_run(void)
     for (int i = 0; i < WAYS; i++) {
         int64_t G = key_heads(ways[i], 1);
         Pack    pack = pack_of(i % PACKS, 2 * ways[i].cp * 24, 24);
-        Case    x = make_case(ways[i], pack, 2 * G, G, 8, i % 2 ? BF16 : F32);
+        Terms f = { i % 3, i % 4 ? 1 + num_below(60) : 0, false };
+        Case    x = make_form(ways[i], pack, 2 * G, G, 8, i % 2 ? BF16 : F32, f);
         on_all(&x);
         for (int rank = 0; rank < ways[i].cp; rank++)
             EXPECT(planned_peak(&x, rank) == x.peak[rank], "%s cp %d rank %d: was %zu", ways[i].kind,
@@ -386,6 +436,7 @@ int main(void)
     omp_set_num_threads(1);
     numlab_open();
     RUN(equals_one_rank);
+    RUN(forms_equal_one_rank);
     RUN(small_and_large_chunks);
     RUN(bf16_is_near);
     RUN(gradients);

@@ -8,31 +8,32 @@
 
 static float scale_of(const Attention *m) { return 1.0f / sqrtf((float)m->C); }
 
-/* The segments of the batch, or of a cache, as the layer sees them. */
-static Segments segments_of(const Pass *c, const Attention *m)
+static AttentionTerms terms_of(const Attention *m, bool backward)
 {
-    Segments seg = c->cache ? c->cache->seg : c->batch->seg;
-    double   most = (double)c->batch->Ta * (double)m->window;
-    seg.window = m->window;
-    if (m->window && seg.pairs > most) seg.pairs = most;
-    return seg;
+    AttentionTerms t = { .scale = scale_of(m), .window = m->window };
+    if (m->sinks)             t.sinks = param_w(m->sinks);
+    if (m->sinks && backward) t.dsinks = param_g(m->sinks);
+    return t;
 }
 
-/* Within the batch, or with a cache against all that the documents have so far. */
+/* Against all that the documents in the cache have so far. */
+static void attend_cache(const Pass *c, const Attention *m, AttentionAct *a, Heads h)
+{
+    Share    s = attention_share(c, m);
+    Tensor   k = attention_rows(h.k), v = attention_rows(h.v), o = t_heads(a->o, 0, s.H, s.C);
+    Segments seg = segments_in_window(c->cache->seg, m->window, c->batch->Ta);
+    cache_write(c->cache, c->be, m->index, &k, &v);
+    op_attention_fwd(c->be, o, a->lse, h.q, t_heads(k, 0, s.G, s.C), t_heads(v, 0, s.G, s.C), seg,
+                     scale_of(m));
+    if (m->sinks) op_sink_fwd(c->be, o, a->lse, param_w(m->sinks));
+}
+
 static void attend(const Pass *c, const Attention *m, AttentionAct *a)
 {
-    Share  s = attention_share(c, m);
-    Heads  h = attention_heads(m, s, a);
-    Tensor o = t_heads(a->o, 0, s.H, s.C);
-    if (c->cache) {
-        Tensor k = attention_rows(h.k), v = attention_rows(h.v);
-        cache_write(c->cache, c->be, m->index, &k, &v);
-        h.k = t_heads(k, 0, s.G, s.C), h.v = t_heads(v, 0, s.G, s.C);
-    }
-    if (c->cache || m->window) op_attention_fwd(c->be, o, a->lse, h.q, h.k, h.v, segments_of(c, m),
-                                                scale_of(m));
-    else                       context_attention_fwd(c, o, a->lse, h.q, h.k, h.v, scale_of(m));
-    if (m->sinks) op_sink_fwd(c->be, o, a->lse, param_w(m->sinks));
+    Share s = attention_share(c, m);
+    Heads h = attention_heads(m, s, a);
+    if (c->cache) attend_cache(c, m, a, h);
+    else context_attention_fwd(c, t_heads(a->o, 0, s.H, s.C), a->lse, h.q, h.k, h.v, terms_of(m, false));
 }
 
 /* The output of the core behind its gate, in scratch. */
@@ -81,11 +82,7 @@ static void core_bwd(const Pass *c, const Attention *m, const AttentionAct *a, H
     Share  s = attention_share(c, m);
     Heads  h = attention_heads(m, s, a);
     Tensor delta = scratch2(c, F32, s.H, a->qkv.n[0]), o = t_heads(a->o, 0, s.H, s.C);
-    if (m->sinks && t_has(param_g(m->sinks)))
-        op_sink_bwd(c->be, param_g(m->sinks), dout, o, a->lse, param_w(m->sinks));
-    if (m->window) op_attention_bwd(c->be, d.q, d.k, d.v, delta, dout, o, a->lse, h.q, h.k, h.v,
-                                    segments_of(c, m), scale_of(m));
-    else context_attention_bwd(c, d.q, d.k, d.v, delta, dout, o, a->lse, h.q, h.k, h.v, scale_of(m));
+    context_attention_bwd(c, d.q, d.k, d.v, delta, dout, o, a->lse, h.q, h.k, h.v, terms_of(m, true));
 }
 
 /* Of the gradient of what w_o reads: dqkv. The caller resets scratch. */

@@ -91,7 +91,7 @@ static void attend(const Pass *c, const Mla *m, MlaAct *a)
     if (c->cache) cache_write(c->cache, c->be, m->index, &k, &v);
     k = t_heads(k, 0, s.H, s.qk), v = t_heads(v, 0, s.H, s.v);
     if (c->cache) op_attention_fwd(c->be, o, a->lse, q, k, v, c->cache->seg, m->scale);
-    else          context_attention_fwd(c, o, a->lse, q, k, v, m->scale);
+    else          context_attention_fwd(c, o, a->lse, q, k, v, (AttentionTerms){ .scale = m->scale });
 }
 
 static void fwd(const Pass *c, const void *module, void *act, Tensor y, Tensor x, Tensor cs)
@@ -143,7 +143,8 @@ static MlaGrads core_bwd(const Pass *c, const Mla *m, const MlaAct *a, Tensor do
     context_attention_bwd(c, t_heads(g.q, 0, s.H, s.qk), t_heads(dk, 0, s.H, s.qk),
                           parts(g.kv, s.H, s.nope, s.v), delta, t_heads(dout, 0, s.H, s.v),
                           t_heads(a->o, 0, s.H, s.v), a->lse, t_heads(a->q, 0, s.H, s.qk),
-                          t_heads(a->k, 0, s.H, s.qk), t_heads(a->v, 0, s.H, s.v), m->scale);
+                          t_heads(a->k, 0, s.H, s.qk), t_heads(a->v, 0, s.H, s.v),
+                          (AttentionTerms){ .scale = m->scale });
     Tensor q = parts(g.q, s.H, s.nope, s.rope), all = part_rows(c, g.rope);
     op_turn_bwd(c->be, q, q, cs, m->pairs);
     op_copy(c->be, parts(g.kv, s.H, 0, s.nope), parts(dk, s.H, 0, s.nope));

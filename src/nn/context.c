@@ -96,19 +96,44 @@ static void bundle_return(const Pass *c, Comm *inner, const Bundle *b, Tensor fr
     arena_reset(c->scratch, mark);
 }
 
-static void attend_fwd(const Pass *c, const ContextCall *x)
+Segments segments_in_window(Segments seg, int64_t window, int64_t rows)
 {
-    if (x->cut->kind == CONTEXT_ALL_GATHER) gather_fwd(c, x);
-    else if (x->cut->outer > 1)               ring_fwd(c, x);
-    else op_attention_fwd(c->be, x->o, x->lse, x->q, x->k, x->v, x->cut->own, x->scale);
+    double most = (double)rows * (double)window;
+    seg.window = window;
+    if (window && seg.pairs > most) seg.pairs = most;
+    return seg;
 }
 
-static void attend_bwd(const Pass *c, const ContextCall *x)
+/* Without a mask but that of documents, windows and the order of rows. */
+static Segments whole_rows(const ContextCall *x, Segments seg)
 {
-    if (x->cut->kind == CONTEXT_ALL_GATHER) gather_bwd(c, x);
-    else if (x->cut->outer > 1)               ring_bwd(c, x);
-    else op_attention_bwd(c->be, x->dq, x->dk, x->dv, x->delta, x->dout, x->o, x->lse, x->q, x->k, x->v,
-                          x->cut->own, x->scale);
+    return segments_in_window(seg, x->terms.window, x->q.n[0]);
+}
+
+static const ContextBatch undivided = { .inner = 1, .outer = 1 };    /* all rows and heads are here */
+
+static void attend_fwd(const Pass *c, const ContextCall *x, Segments whole)
+{
+    const ContextBatch *cut = x->cut;
+    if (cut->outer == 1)
+        op_attention_fwd(c->be, x->o, x->lse, x->q, x->k, x->v, whole_rows(x, whole), x->terms.scale);
+    else if (window_is_near(x))                                    near_fwd(c, x);
+    else if (cut->kind == CONTEXT_ALL_GATHER || x->terms.window) gather_fwd(c, x);
+    else                                                           ring_fwd(c, x);
+    if (t_has(x->terms.sinks)) op_sink_fwd(c->be, x->o, x->lse, x->terms.sinks);
+}
+
+static void attend_bwd(const Pass *c, const ContextCall *x, Segments whole)
+{
+    const ContextBatch *cut = x->cut;
+    if (t_has(x->terms.dsinks))
+        op_sink_bwd(c->be, x->terms.dsinks, x->dout, x->o, x->lse, x->terms.sinks);
+    if (cut->outer == 1)
+        op_attention_bwd(c->be, x->dq, x->dk, x->dv, x->delta, x->dout, x->o, x->lse, x->q, x->k, x->v,
+                         whole_rows(x, whole), x->terms.scale);
+    else if (window_is_near(x))                                    near_bwd(c, x);
+    else if (cut->kind == CONTEXT_ALL_GATHER || x->terms.window) gather_bwd(c, x);
+    else                                                           ring_bwd(c, x);
 }
 
 static Comm *inner_comm(const Pass *c, const ContextBatch *cut)
@@ -137,43 +162,56 @@ static void check_call(const Pass *c, const ContextCall *x)
 /* Heads first and tokens behind them: a statistic of the exchanged rows has as many elements. */
 static Tensor exchanged_stat(Tensor t, int inner) { return t_as2(t, t.n[0] / inner, t.n[1] * inner); }
 
-void context_attention_fwd(const Pass *c, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, float scale)
+/* The sinks of the heads that this rank has after the exchange. */
+static AttentionTerms exchanged_terms(AttentionTerms t, const Comm *inner)
+{
+    int64_t n = t_has(t.sinks) ? t.sinks.n[1] / inner->size : 0;
+    if (t_has(t.sinks))  t.sinks  = t_cols(t.sinks, inner->rank * n, n);
+    if (t_has(t.dsinks)) t.dsinks = t_cols(t.dsinks, inner->rank * n, n);
+    return t;
+}
+
+void context_attention_fwd(const Pass *c, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                           AttentionTerms terms)
 {
     const ContextBatch *cut = &c->batch->context;
-    if (mesh_size(c->env->mesh, AX_CP) == 1) {
-        op_attention_fwd(c->be, o, lse, q, k, v, c->batch->seg, scale);
+    bool        alone = mesh_size(c->env->mesh, AX_CP) == 1;
+    ContextCall x = { .cut = alone ? &undivided : cut, .q = q, .k = k, .v = v, .o = o, .lse = lse,
+                      .terms = terms };
+    if (alone) {
+        attend_fwd(c, &x, c->batch->seg);
         return;
     }
-    ContextCall x = { .cut = cut, .outer = outer_comm(c, cut), .q = q, .k = k, .v = v, .o = o, .lse = lse,
-                      .scale = scale };
     ArenaMark mark = arena_mark(c->scratch);
+    x.outer = outer_comm(c, cut);
     check_call(c, &x);
     if (cut->inner > 1) {
         Comm  *inner = inner_comm(c, cut);
         Bundle in = bundle_send(c, inner, &(Bundle){ { q, k, v }, 3 }), out = { { o }, 1 };
         Tensor buffer = bundle_buffer(c, &out, inner->size);
         x.q = in.t[0], x.k = in.t[1], x.v = in.t[2], x.o = bundle_views(&out, buffer, inner->size).t[0];
-        x.lse = exchanged_stat(lse, inner->size);
-        attend_fwd(c, &x);
+        x.lse = exchanged_stat(lse, inner->size), x.terms = exchanged_terms(terms, inner);
+        attend_fwd(c, &x, cut->own);
         bundle_return(c, inner, &out, buffer);
     } else {
-        attend_fwd(c, &x);
+        attend_fwd(c, &x, cut->own);
     }
     arena_reset(c->scratch, mark);
 }
 
 void context_attention_bwd(const Pass *c, Tensor dq, Tensor dk, Tensor dv, Tensor delta, Tensor dout,
-                           Tensor o,
-                           Tensor lse, Tensor q, Tensor k, Tensor v, float scale)
+                           Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionTerms terms)
 {
     const ContextBatch *cut = &c->batch->context;
-    if (mesh_size(c->env->mesh, AX_CP) == 1) {
-        op_attention_bwd(c->be, dq, dk, dv, delta, dout, o, lse, q, k, v, c->batch->seg, scale);
+    bool        alone = mesh_size(c->env->mesh, AX_CP) == 1;
+    ContextCall x = { .cut = alone ? &undivided : cut, .q = q, .k = k, .v = v, .o = o, .lse = lse, .dq = dq,
+                      .dk = dk, .dv = dv, .delta = delta, .dout = dout, .terms = terms };
+    if (alone) {
+        attend_bwd(c, &x, c->batch->seg);
         return;
     }
-    ContextCall x = { .cut = cut, .outer = outer_comm(c, cut), .q = q, .k = k, .v = v, .o = o, .lse = lse,
-                      .dq = dq, .dk = dk, .dv = dv, .delta = delta, .dout = dout, .scale = scale };
     ArenaMark mark = arena_mark(c->scratch);
+    x.outer = outer_comm(c, cut);
     check_call(c, &x);
     if (cut->inner > 1) {
         Comm  *inner = inner_comm(c, cut);
@@ -182,12 +220,12 @@ void context_attention_bwd(const Pass *c, Tensor dq, Tensor dk, Tensor dv, Tenso
         Tensor buffer = bundle_buffer(c, &out, inner->size);
         Bundle grads = bundle_views(&out, buffer, inner->size);
         x.q = in.t[0], x.k = in.t[1], x.v = in.t[2], x.o = in.t[3], x.dout = in.t[4];
-        x.dq = grads.t[0], x.dk = grads.t[1], x.dv = grads.t[2];
+        x.dq = grads.t[0], x.dk = grads.t[1], x.dv = grads.t[2], x.terms = exchanged_terms(terms, inner);
         x.lse = exchanged_stat(lse, inner->size), x.delta = exchanged_stat(delta, inner->size);
-        attend_bwd(c, &x);
+        attend_bwd(c, &x, cut->own);
         bundle_return(c, inner, &out, buffer);
     } else {
-        attend_bwd(c, &x);
+        attend_bwd(c, &x, cut->own);
     }
     arena_reset(c->scratch, mark);
 }

@@ -17,6 +17,9 @@ ContextKind context_kind(const char *name)
  * and where the last ends. */
 static int64_t list_size(const ContextBatch *b) { return b->docs + 2; }
 
+/* Of `own`, three of `prefix`, three of `near`; then four borders of each block. */
+enum { OWN = 0, PREFIX = 1, NEAR = 4, LISTS = 7 };
+
 void context_layout(ContextBatch *b, Arena *a, const Budget *budget, const Mesh *mesh, ContextKind kind)
 {
     int cp = mesh_size(mesh, AX_CP), inner = kind == CONTEXT_A2A ? cp : 1;
@@ -32,7 +35,7 @@ void context_layout(ContextBatch *b, Arena *a, const Budget *budget, const Mesh 
 
 int64_t context_host(const ContextBatch *b)
 {
-    return b->inner * b->outer == 1 ? 0 : 3 * list_size(b) + 4 * (int64_t)b->outer;
+    return b->inner * b->outer == 1 ? 0 : LISTS * list_size(b) + 4 * (int64_t)b->outer;
 }
 
 typedef struct Documents { const int32_t *start; int64_t n; int32_t whole[2]; } Documents;
@@ -57,29 +60,44 @@ static void own_rows(ContextBatch *b, int32_t *starts, const Documents *d)
     b->own.n = n, b->own.starts = t_rows(b->borders, 0, n + 1);
 }
 
-/* Rows here against the whole stream: a piece of a document sees it from its first token to the piece's last.
- * The two pieces of one document are neighbours in the list and begin with the same key. */
-static void own_prefixes(ContextBatch *b, int32_t *starts, const Documents *d)
+/* Keys of two chunks as a rank has them: from `before` rows before each of them on, at row `at` of the keys. */
+typedef struct KeyRange { int64_t before, at; } KeyRange;
+
+/* Adds the pieces of documents in the chunk that begins at row `begin` of the stream, whose rows are here
+ * from `row` on: a piece sees its document up to the piece's last row, as far as keys go back. lists: starts
+ * of queries, starts of keys, keys in use. */
+static void add_pieces(Segments *seg, int32_t *const lists[3], const Documents *d, int64_t begin,
+                       int64_t chunk, int64_t row, KeyRange keys)
 {
-    int64_t  list = list_size(b), chunk = b->tokens / (2 * b->outer), n = 0;
-    int32_t *keys = starts + list, *used = keys + list;
-    starts[0] = 0;
-    for (int half = 0; half < 2; half++) {
-        int64_t begin = chunk * (half ? 2 * b->outer - 1 - b->at : b->at), here = half * chunk - begin;
-        for (int64_t i = 0; i < d->n; i++) {
-            int64_t first = d->start[i], from = larger(first, begin);
-            int64_t to = smaller(d->start[i + 1], begin + chunk), len = to - from;
-            if (len <= 0) continue;
-            keys[n] = (int32_t)first, used[n] = (int32_t)(to - first), starts[++n] = (int32_t)(to + here);
-            b->own.longest = larger(b->own.longest, len);
-            b->own.pairs  += (double)len * ((double)(len + 1) / 2 + (double)(from - first));
-        }
+    for (int64_t i = 0; i < d->n; i++) {
+        int64_t from = larger(d->start[i], begin), to = smaller(d->start[i + 1], begin + chunk);
+        int64_t first = larger(d->start[i], begin - keys.before), len = to - from;
+        if (len <= 0) continue;
+        lists[1][seg->n] = (int32_t)(first - begin + keys.before + keys.at);
+        lists[2][seg->n] = (int32_t)(to - first);
+        lists[0][++seg->n] = (int32_t)(to - begin + row);
+        seg->longest = larger(seg->longest, len);
+        seg->pairs  += (double)len * ((double)(len + 1) / 2 + (double)(from - first));
     }
-    keys[n] = (int32_t)b->tokens;
-    b->own.n = n, b->own.keys = b->tokens;
-    b->own.starts    = t_rows(b->borders, 0, n + 1);
-    b->own.kv_starts = t_rows(b->borders, list, n + 1);
-    b->own.kv_used   = t_rows(b->borders, 2 * list, n);
+}
+
+/* Rows here against keys that are rows `keys` of another buffer: lists begin at `at` of the borders. */
+static Segments add_chunks(const ContextBatch *b, int32_t *host, int64_t at, const Documents *d, bool near)
+{
+    int64_t  list = list_size(b), chunk = context_chunk(b), keys = near ? 4 * chunk : b->tokens;
+    int32_t *lists[] = { host + at, host + at + list, host + at + 2 * list };
+    Segments seg = { .causal = true, .keys = keys };
+    lists[0][0] = 0;
+    for (int half = 0; half < 2; half++) {
+        int64_t  begin = chunk * (half ? 2 * b->outer - 1 - b->at : b->at);
+        KeyRange from = near ? (KeyRange){ chunk, 2 * half * chunk } : (KeyRange){ begin, 0 };
+        add_pieces(&seg, lists, d, begin, chunk, half * chunk, from);
+    }
+    lists[1][seg.n] = (int32_t)keys;
+    seg.starts    = t_rows(b->borders, at, seg.n + 1);
+    seg.kv_starts = t_rows(b->borders, at + list, seg.n + 1);
+    seg.kv_used   = t_rows(b->borders, at + 2 * list, seg.n);
+    return seg;
 }
 
 /* The document that has a row before `cut` and one behind it. */
@@ -127,15 +145,16 @@ void context_upload(ContextBatch *b, Backend *be, int32_t *host, const Stream *w
     if (!d.start) d.start = d.whole, d.n = whole->docs > 0;      /* a plan's: one document of all tokens */
     memset(host, 0, (size_t)context_host(b) * sizeof *host);
     b->own = (Segments){ .causal = true };
-    if (b->kind == CONTEXT_ALL_GATHER) own_prefixes(b, host, &d);
-    else                               own_rows(b, host, &d);
-    if (b->kind != CONTEXT_ALL_GATHER) blocks(b, host + 3 * list_size(b), &d);
+    own_rows(b, host + OWN, &d);
+    b->prefix = add_chunks(b, host, PREFIX * list_size(b), &d, false);
+    b->near   = add_chunks(b, host, NEAR * list_size(b), &d, true);
+    blocks(b, host + LISTS * list_size(b), &d);
     backend_upload(be, b->borders, host);
 }
 
 Segments context_segments(const ContextBatch *b, int i)
 {
-    int64_t      at = 3 * list_size(b) + 4 * (int64_t)i;
+    int64_t      at = LISTS * list_size(b) + 4 * (int64_t)i;
     ContextBlock x = b->block[i];
     return (Segments){ .n = 1, .longest = x.nq, .pairs = (double)x.nq * (double)x.nk, .keys = x.nk,
                        .starts = t_rows(b->borders, at, 2), .kv_starts = t_rows(b->borders, at + 2, 2) };

@@ -33,7 +33,9 @@ typedef struct ContextBatch {
     int          inner, outer, at;       /* see above; index of this rank among `outer` */
     int64_t      tokens, docs;        /* T; most documents */
     Tensor       borders;             /* i32: all of what follows, for one upload */
-    Segments     own;                 /* rows after the exchange against themselves; all_gather: all keys */
+    Segments     own;                 /* rows after the exchange against themselves */
+    Segments     prefix;              /* against all keys of the stream */
+    Segments     near;                /* against the chunks and those before them: context_near.c */
     ContextBlock block[CONTEXT_RANKS];   /* i: with the keys of place (at - i) mod outer, 0 < i < outer */
 } ContextBatch;
 
@@ -49,6 +51,9 @@ int64_t context_host(const ContextBatch *b);
 void    context_upload(ContextBatch *b, Backend *be, int32_t *host, const Stream *whole);
 /* The segments of block i; rows count from its first query and its first key. */
 Segments context_segments(const ContextBatch *b, int i);
+
+/* Rows of a chunk after the exchange. */
+static inline int64_t context_chunk(const ContextBatch *b) { return b->tokens / (2 * b->outer); }
 
 /* How many of the first `rows` rows of the stream rank c has; they are its first ones. */
 static inline int64_t zigzag_before(int64_t T, int cp, int c, int64_t rows)

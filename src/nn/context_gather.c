@@ -1,6 +1,6 @@
 /* nn/context_gather.c -- context parallelism by gathering: every rank gets all keys and values, in the order
  * of the stream, and its queries attend to the beginning of their documents. It works with any number of
- * heads and takes the memory of all keys.
+ * heads and takes the memory of all keys. Windows that are longer than a chunk are gathered too.
  *
  * The first chunks of all ranks are the first half of the stream in the order of the ranks, the second chunks
  * its second half in reverse: each half is gathered by itself, and the second is reversed. */
@@ -29,11 +29,16 @@ static void gather_keys(const Pass *c, const ContextCall *x, KeysValues all)
     arena_reset(c->scratch, mark);
 }
 
+static Segments prefixes_of(const ContextCall *x)
+{
+    return segments_in_window(x->cut->prefix, x->terms.window, x->q.n[0]);
+}
+
 void gather_fwd(const Pass *c, const ContextCall *x)
 {
     KeysValues all = kv_scratch(c, x, x->cut->tokens);
     gather_keys(c, x, all);
-    op_attention_fwd(c->be, x->o, x->lse, x->q, all.k, all.v, x->cut->own, x->scale);
+    op_attention_fwd(c->be, x->o, x->lse, x->q, all.k, all.v, prefixes_of(x), x->terms.scale);
 }
 
 /* What this rank found for all keys, summed at their owners. */
@@ -43,8 +48,8 @@ void gather_bwd(const Pass *c, const ContextCall *x)
     KeysValues all = kv_scratch(c, x, 2 * half), d = kv_scratch(c, x, 2 * half);
     KeysValues mine = kv_scratch(c, x, T), second = kv_scratch(c, x, half);
     gather_keys(c, x, all);
-    op_attention_bwd(c->be, x->dq, d.k, d.v, x->delta, x->dout, x->o, x->lse, x->q, all.k, all.v, x->cut->own,
-                     x->scale);
+    op_attention_bwd(c->be, x->dq, d.k, d.v, x->delta, x->dout, x->o, x->lse, x->q, all.k, all.v,
+                     prefixes_of(x), x->terms.scale);
     Ticket a = comm_reduce_scatter_start(x->outer, t_rows(mine.both, 0, T / 2), t_rows(d.both, 0, half),
                                          RED_SUM);
     reverse_half(c, second.both, t_rows(d.both, half, half), x->cut->outer);

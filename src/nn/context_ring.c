@@ -37,16 +37,16 @@ static void block_fwd(const Pass *c, const ContextCall *x, int i, KeysValues kv,
     if (!b.nq) return;
     kv = kv_rows(kv, b.k0, b.nk), part = t_rows(part, 0, b.nq), lse = t_cols(lse, 0, b.nq);
     op_attention_fwd(c->be, part, lse, t_rows(x->q, b.q0, b.nq), kv.k, kv.v, context_segments(x->cut, i),
-                     x->scale);
+                     x->terms.scale);
     op_attention_merge(c->be, t_rows(sum, b.q0, b.nq), t_cols(x->lse, b.q0, b.nq), part, lse);
 }
 
 void ring_fwd(const Pass *c, const ContextCall *x)
 {
-    int64_t T = x->q.n[0], H = x->q.n[1], C = x->q.n[2];
+    int64_t T = x->q.n[0], H = x->q.n[1], Cv = x->o.n[2];
     int     n = x->cut->outer;
     KeysValues kv[2] = { kv_scratch(c, x, T), kv_scratch(c, x, T) };
-    Tensor part = scratch_heads(c, (DType)x->o.dtype, T, H, C), lse = scratch2(c, F32, H, T), sum = x->o;
+    Tensor part = scratch_heads(c, (DType)x->o.dtype, T, H, Cv), lse = scratch2(c, F32, H, T), sum = x->o;
     op_copy(c->be, kv[0].k, x->k);
     op_copy(c->be, kv[0].v, x->v);
     for (int i = 0; i < n; i++) {
@@ -54,7 +54,7 @@ void ring_fwd(const Pass *c, const ContextCall *x)
         if (i + 1 < n) moving = shift_start(x->outer, kv[(i + 1) % 2].both, kv[i % 2].both);
         if (i) block_fwd(c, x, i, kv[i % 2], sum, part, lse);
         else {
-            op_attention_fwd(c->be, x->o, x->lse, x->q, x->k, x->v, x->cut->own, x->scale);
+            op_attention_fwd(c->be, x->o, x->lse, x->q, x->k, x->v, x->cut->own, x->terms.scale);
             sum = sum_begin(c, x->o);
         }
         comm_join(moving);
@@ -70,7 +70,7 @@ static void block_bwd(const Pass *c, const ContextCall *x, int i, KeysValues kv,
     kv = kv_rows(kv, b.k0, b.nk), dkv = kv_rows(dkv, b.k0, b.nk);
     op_attention_bwd(c->be, t_rows(dq, b.q0, b.nq), dkv.k, dkv.v, t_cols(x->delta, b.q0, b.nq),
                      t_rows(x->dout, b.q0, b.nq), t_rows(x->o, b.q0, b.nq), t_cols(x->lse, b.q0, b.nq),
-                     t_rows(x->q, b.q0, b.nq), kv.k, kv.v, context_segments(x->cut, i), x->scale);
+                     t_rows(x->q, b.q0, b.nq), kv.k, kv.v, context_segments(x->cut, i), x->terms.scale);
 }
 
 static void block_add(const Pass *c, ContextBlock b, Tensor sum, Tensor dq, Tensor dkv_sum, Tensor dkv)
@@ -100,7 +100,7 @@ void ring_bwd(const Pass *c, const ContextCall *x)
             block_add(c, x->cut->block[i], sum, dq, dkv[i % 2].both, part.both);
         } else {
             op_attention_bwd(c->be, x->dq, dkv[0].k, dkv[0].v, x->delta, x->dout, x->o, x->lse, x->q, x->k,
-                             x->v, x->cut->own, x->scale);
+                             x->v, x->cut->own, x->terms.scale);
             sum = sum_begin(c, x->dq);
         }
         going_home = shift_start(x->outer, dkv[(i + 1) % 2].both, dkv[i % 2].both);

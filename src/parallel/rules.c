@@ -226,13 +226,7 @@ static void read_sizes(RuleInput *x, WordList sizes)
     }
 }
 
-static const char *uncut_attention(const TextShape *t)
-{
-    return t->mla.kv_rank ? "latent attention (MLA)"
-         : t->gdn.every   ? "a gated delta net"
-         : t->window      ? "attention with a window"
-         : t->sinks       ? "attention with sinks" : NULL;
-}
+static const char *uncut_attention(const TextShape *t) { return t->gdn.every ? "a gated delta net" : NULL; }
 
 void rules_family(RuleInput *x, const TextShape *t)
 {
