@@ -6,7 +6,6 @@
 
 #include <math.h>
 
-enum { TILE = 64 };                      /* rows between two states of backward: ops/delta_rule.c */
 static const float norm_eps = 1e-6f;     /* of lengths; no file has it */
 
 /* Of this rank: key heads, value heads, value heads of a key head, widths, columns of all keys and values. */
@@ -76,11 +75,36 @@ static void section_step(const Pass *c, const Gdn *m, Section *x)
                        t_rows(k->doc, 0, k->seg.n), t_rows(k->kept, 0, k->seg.n));
 }
 
-static void section_fwd(const Pass *c, const Gdn *m, Section *x)
+static bool is_cut(const Pass *c) { return !c->cache && mesh_size(c->env->mesh, AX_CP) > 1; }
+
+/* The chunk of a section that a cp rank has as its first or second. */
+static Section section_chunk(const Section *x, int half)
 {
+    return (Section){ gdn_context_chunk(x->in, half), gdn_context_chunk(x->out, half), x->row, x->rows };
+}
+
+static Tensor taps_of(const Gdn *m, const Section *x) { return t_rows(param_w(m->conv), x->row, x->rows); }
+
+static void section_fwd(const Pass *c, const Gdn *m, const GdnAct *a, Section *x)
+{
+    Tensor none = { 0 };
+    for (int half = 0; is_cut(c) && half < 2; half++) {
+        Section k = section_chunk(x, half);
+        op_short_conv_fwd(c->be, k.out, k.in, taps_of(m, x),
+                          gdn_context_before(c, a->before, half, x->row, x->in),
+                          c->batch->context.chunk[half]);
+    }
     if (c->cache) section_step(c, m, x);
-    else op_short_conv_fwd(c->be, x->out, x->in, t_rows(param_w(m->conv), x->row, x->rows), (Tensor){ 0 },
-                           c->batch->seg);
+    else if (!is_cut(c)) op_short_conv_fwd(c->be, x->out, x->in, taps_of(m, x), none, c->batch->seg);
+}
+
+static void fetch_before(const Pass *c, GdnAct *a, const Section part[3])
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    Tensor    tail = scratch2(c, (DType)a->before.dtype, a->before.n[0], a->before.n[1]);
+    for (int i = 0; i < 3; i++) gdn_context_tails_put(c, tail, part[i].row, part[i].in);
+    gdn_context_tails_send(c, a->before, tail);
+    arena_reset(c->scratch, mark);
 }
 
 static void convolve(const Pass *c, const Gdn *m, GdnAct *a)
@@ -88,7 +112,8 @@ static void convolve(const Pass *c, const Gdn *m, GdnAct *a)
     GdnShare s = share_of(c, m);
     Section  part[3];
     sections_of(part, s, parts_of(m, s, a->in), a->qkv);
-    for (int i = 0; i < 3; i++) section_fwd(c, m, &part[i]);
+    if (is_cut(c)) fetch_before(c, a, part);
+    for (int i = 0; i < 3; i++) section_fwd(c, m, a, &part[i]);
     op_l2norm_fwd(c->be, both(s, a->qkv), a->qk_rstd, both(s, a->qkv), norm_eps);
 }
 
@@ -101,6 +126,11 @@ static void rule_step(const Pass *c, const Gdn *m, GdnAct *a)
                        t_rows(x->doc, 0, x->seg.n), t_rows(x->kept, 0, x->seg.n), scale_of(s));
 }
 
+static GdnRule rule_of(GdnShare s, const GdnAct *a)
+{
+    return (GdnRule){ queries(s, a->qkv), keys(s, a->qkv), values(s, a->qkv), a->g, a->beta, scale_of(s) };
+}
+
 static void run_rule(const Pass *c, const Gdn *m, GdnAct *a)
 {
     GdnShare s = share_of(c, m);
@@ -109,8 +139,10 @@ static void run_rule(const Pass *c, const Gdn *m, GdnAct *a)
         rule_step(c, m, a);
         return;
     }
-    op_delta_rule_fwd(c->be, t_heads(a->o, 0, s.Hv, s.dv), none, queries(s, a->qkv), keys(s, a->qkv),
-                      values(s, a->qkv), a->g, a->beta, none, c->batch->seg, scale_of(s));
+    GdnRule x = rule_of(s, a);
+    Tensor  o = t_heads(a->o, 0, s.Hv, s.dv);
+    if (is_cut(c)) gdn_context_rule_fwd(c, o, a->states, &x);
+    else op_delta_rule_fwd(c->be, o, none, x.q, x.k, x.v, x.g, x.beta, none, c->batch->seg, x.scale);
 }
 
 /* The normed and gated output of the rule, in scratch; rstd (Ta, Hv) too. */
@@ -138,6 +170,16 @@ static void project(const Pass *c, const Gdn *m, GdnAct *a, Tensor x)
     if (fresh) op_delta_gates_fwd(c->be, a->g, a->beta, in.a, in.b, param_w(m->decay), param_w(m->shift));
 }
 
+/* Under cp: what backward reads beside the rows. */
+static void keep_borders(const Pass *c, const Gdn *m, GdnAct *a, DType d)
+{
+    GdnShare s = share_of(c, m);
+    if (!is_cut(c)) return;
+    need(c, L_GDN_CONV, &a->before, d, 2 * (m->shape.conv - 1), 2 * s.K + s.V);
+    need(c, L_CORE, &a->states.first, F32, 2, s.Hv * s.dk * s.dv);
+    need(c, L_CORE, &a->states.pass, F32, 2, s.Hv * s.dk * s.dk);
+}
+
 static void fwd(const Pass *c, const void *module, void *act, Tensor y, Tensor x, Tensor cs)
 {
     const Gdn *m = module;
@@ -147,6 +189,7 @@ static void fwd(const Pass *c, const void *module, void *act, Tensor y, Tensor x
     Tensor     none = { 0 };
     project(c, m, a, x);
     need(c, L_STAT, &a->qk_rstd, F32, Ta, 2 * s.Hk);
+    keep_borders(c, m, a, (DType)x.dtype);
     if (need(c, L_GDN_CONV, &a->qkv, x.dtype, Ta, 2 * s.K + s.V)) convolve(c, m, a);
     if (need(c, L_CORE, &a->o, x.dtype, Ta, s.V)) run_rule(c, m, a);
     if (t_has(y))
@@ -169,33 +212,66 @@ static bool trains(const void *module)
     return inputs_train(m) || is_trainable(m->w_o);
 }
 
+static void whole_rule_bwd(const Pass *c, const GdnRuleGrads *to, Tensor dout, const GdnRule *x)
+{
+    int64_t tiles = (x->q.n[0] + GDN_TILE - 1) / GDN_TILE;
+    Tensor  none = { 0 };
+    Tensor  states = scratch2(c, (DType)x->q.dtype, tiles, x->v.n[1] * x->q.n[2] * x->v.n[2]);
+    op_delta_rule_bwd(c->be, to->dq, to->dk, to->dv, to->dg, to->dbeta, none, states, dout, none, x->q, x->k,
+                      x->v, x->g, x->beta, none, c->batch->seg, x->scale);
+}
+
 /* dqkv of the convolved values; dg and dbeta to those of a and b. */
 static void rule_bwd(const Pass *c, const Gdn *m, const GdnAct *a, Tensor dqkv, GdnParts din, Tensor dout)
 {
     GdnShare s = share_of(c, m);
-    int64_t  Ta = a->qkv.n[0], tiles = (Ta + TILE - 1) / TILE;
-    Tensor   none = { 0 }, dg = scratch2(c, F32, Ta, s.Hv), dbeta = scratch2(c, F32, Ta, s.Hv);
-    Tensor   states = scratch2(c, (DType)a->qkv.dtype, tiles, s.Hv * s.dk * s.dv);
-    op_delta_rule_bwd(c->be, queries(s, dqkv), keys(s, dqkv), values(s, dqkv), dg, dbeta, none, states,
-                      t_heads(dout, 0, s.Hv, s.dv), none, queries(s, a->qkv), keys(s, a->qkv),
-                      values(s, a->qkv), a->g, a->beta, none, c->batch->seg, scale_of(s));
+    int64_t  Ta = a->qkv.n[0];
+    Tensor   dg = scratch2(c, F32, Ta, s.Hv), dbeta = scratch2(c, F32, Ta, s.Hv);
+    GdnRule  x = rule_of(s, a);
+    GdnRuleGrads to = { queries(s, dqkv), keys(s, dqkv), values(s, dqkv), dg, dbeta };
+    if (is_cut(c)) gdn_context_rule_bwd(c, &to, t_heads(dout, 0, s.Hv, s.dv), a->states, &x);
+    else           whole_rule_bwd(c, &to, t_heads(dout, 0, s.Hv, s.dv), &x);
     op_delta_gates_bwd(c->be, din.a, din.b, param_g(m->decay), param_g(m->shift), dg, dbeta, a->g, a->beta,
                        parts_of(m, s, a->in).a, param_w(m->decay), param_w(m->shift));
+}
+
+/* One section: gradient `grad` of its output to that of its input, under cp also to dbefore. */
+static void section_bwd(const Pass *c, const Gdn *m, const GdnAct *a, const Section *x, const Section *grad,
+                        Tensor dw, Tensor dbefore)
+{
+    Tensor none = { 0 };
+    if (t_has(dw)) dw = t_rows(dw, x->row, x->rows);
+    for (int half = 0; is_cut(c) && half < 2; half++) {
+        Section k = section_chunk(x, half), d = section_chunk(grad, half);
+        op_short_conv_bwd(c->be, d.in, dw, gdn_context_before(c, dbefore, half, x->row, x->in), d.out, k.in,
+                          taps_of(m, x), gdn_context_before(c, a->before, half, x->row, x->in),
+                          c->batch->context.chunk[half]);
+    }
+    if (!is_cut(c))
+        op_short_conv_bwd(c->be, grad->in, dw, none, grad->out, x->in, taps_of(m, x), none, c->batch->seg);
+}
+
+static void return_before(const Pass *c, const Section grad[3], Tensor dbefore)
+{
+    Tensor dtail = scratch2(c, (DType)dbefore.dtype, dbefore.n[0], dbefore.n[1]);
+    gdn_context_tails_return(c, dtail, dbefore);
+    for (int i = 0; i < 3; i++) gdn_context_tails_add(c, grad[i].in, dtail, grad[i].row);
 }
 
 static void convolve_bwd(const Pass *c, const Gdn *m, const GdnAct *a, Tensor dqkv, GdnParts din)
 {
     GdnShare s = share_of(c, m);
     Section  part[3], grad[3];
-    Tensor   none = { 0 }, g = param_sum(c, m->conv);
+    Tensor   dw = param_sum(c, m->conv), dbefore = { 0 };
     op_l2norm_bwd(c->be, both(s, dqkv), both(s, dqkv), both(s, a->qkv), a->qk_rstd);
     sections_of(part, s, parts_of(m, s, a->in), a->qkv);
     sections_of(grad, s, din, dqkv);
-    for (int i = 0; i < 3; i++) {
-        int64_t row = part[i].row, rows = part[i].rows;
-        op_short_conv_bwd(c->be, grad[i].in, t_has(g) ? t_rows(g, row, rows) : none, none, grad[i].out,
-                          part[i].in, t_rows(param_w(m->conv), row, rows), none, c->batch->seg);
+    if (is_cut(c)) {
+        dbefore = scratch2(c, (DType)a->before.dtype, a->before.n[0], a->before.n[1]);
+        op_fill(c->be, dbefore, 0.0f);
     }
+    for (int i = 0; i < 3; i++) section_bwd(c, m, a, &part[i], &grad[i], dw, dbefore);
+    if (is_cut(c)) return_before(c, grad, dbefore);
 }
 
 /* Of the gradient of what w_o reads, which is overwritten: that of w_in's output. */

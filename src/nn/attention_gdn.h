@@ -5,11 +5,12 @@
  *   y = w_o (out_norm(delta(q, k, v, g, beta)) silu(z))
  *
  * The convolution (ops/short_conv.c) and the states (ops/delta_rule.c) stay within documents; positions play
- * no part. tp cuts by key heads, with their value heads. In files of qwen3_next the rows of w_in lie key head
+ * no part. cp passes states between ranks (nn/gdn_context.h). tp cuts by key heads, with their value heads. In files of qwen3_next the rows of w_in lie key head
  * by key head (`grouped`), in those of qwen3_5 section by section; memory has them as the files. */
 #ifndef NN_ATTENTION_GDN_H
 #define NN_ATTENTION_GDN_H
 
+#include "nn/gdn_context.h"
 #include "nn/layer_kind.h"
 
 typedef struct Gdn {
@@ -30,6 +31,8 @@ typedef struct GdnAct {                  /* heads of this rank */
     Tensor g, beta;                      /* (Ta, Hv) */
     Tensor qkv, qk_rstd;                 /* (Ta, 2 K + V); (Ta, 2 Hk) */
     Tensor o;                            /* (Ta, V) */
+    Tensor before;                       /* under cp (2 (width - 1), 2 K + V): rows before the chunks */
+    GdnStates states;                    /* under cp */
 } GdnAct;
 
 #endif

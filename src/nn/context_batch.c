@@ -17,15 +17,15 @@ ContextKind context_kind(const char *name)
  * and where the last ends. */
 static int64_t list_size(const ContextBatch *b) { return b->docs + 2; }
 
-/* Of `own`, three of `prefix`, three of `near`; then four borders of each block. */
-enum { OWN = 0, PREFIX = 1, NEAR = 4, LISTS = 7 };
+/* Of `own`, three of `prefix`, three of `near`, of both chunks; then four borders of each block. */
+enum { OWN = 0, PREFIX = 1, NEAR = 4, CHUNK = 7, LISTS = 9 };
 
 void context_layout(ContextBatch *b, Arena *a, const Budget *budget, const Mesh *mesh, ContextKind kind)
 {
     int cp = mesh_size(mesh, AX_CP), inner = kind == CONTEXT_A2A ? cp : 1;
     if (kind == CONTEXT_A2A_P2P && cp > 1) inner = mesh->layout.cp_inner;
     *b = (ContextBatch){ .kind = kind, .inner = inner, .outer = cp / inner,
-                         .at = mesh_at(mesh, AX_CP) / inner,
+                         .at = mesh_at(mesh, AX_CP) / inner, .rank = mesh_at(mesh, AX_CP),
                          .tokens = budget->tokens, .docs = budget->docs };
     if (cp == 1) return;
     REQUIRE(cp <= CONTEXT_RANKS && inner * b->outer == cp && b->tokens % (2 * cp) == 0,
@@ -114,6 +114,28 @@ static bool document_at(const Documents *d, int64_t cut, int64_t *from, int64_t 
     return true;
 }
 
+/* Documents in each chunk of this rank, and at the borders of all chunks, of the cut over all CP ranks. */
+static void chunk_documents(ContextBatch *b, int32_t *host, const Documents *d)
+{
+    int64_t list = list_size(b), chunks = 2 * b->inner * b->outer, chunk = b->tokens / chunks, from, to;
+    for (int half = 0; half < 2; half++) {
+        int64_t   at = (CHUNK + half) * list, begin = context_chunk_at(b, half) * chunk;
+        int32_t  *starts = host + at;
+        Segments *seg = &b->chunk[half];
+        *seg = (Segments){ .causal = true };
+        for (int64_t i = 0; i < d->n; i++) {
+            int64_t len = smaller(d->start[i + 1], begin + chunk) - larger(d->start[i], begin);
+            if (len <= 0) continue;
+            starts[seg->n + 1] = starts[seg->n] + (int32_t)len, seg->n++;
+            seg->longest = larger(seg->longest, len);
+        }
+        seg->starts = t_rows(b->borders, at, seg->n + 1);
+    }
+    memset(b->crossing, 0, sizeof b->crossing);
+    for (int64_t i = 1; i < chunks; i++)
+        if (document_at(d, i * chunk, &from, &to)) b->crossing[i] = (int32_t)smaller(i * chunk - from, chunk);
+}
+
 /* Keys of place j that queries here see. If j < at they are in its first chunk, which is before both of ours;
  * if j > at in both of its own, which are before our second. `cut` is where they end. */
 static ContextBlock block_with(const ContextBatch *b, int j, const Documents *d)
@@ -148,6 +170,7 @@ void context_upload(ContextBatch *b, Backend *be, int32_t *host, const Stream *w
     own_rows(b, host + OWN, &d);
     b->prefix = add_chunks(b, host, PREFIX * list_size(b), &d, false);
     b->near   = add_chunks(b, host, NEAR * list_size(b), &d, true);
+    chunk_documents(b, host, &d);
     blocks(b, host + LISTS * list_size(b), &d);
     backend_upload(be, b->borders, host);
 }

@@ -31,11 +31,15 @@ typedef struct ContextBlock { int32_t q0, nq, k0, nk; } ContextBlock;
 typedef struct ContextBatch {
     ContextKind  kind;
     int          inner, outer, at;       /* see above; index of this rank among `outer` */
+    int          rank;                   /* index among all CP */
     int64_t      tokens, docs;        /* T; most documents */
     Tensor       borders;             /* i32: all of what follows, for one upload */
     Segments     own;                 /* rows after the exchange against themselves */
     Segments     prefix;              /* against all keys of the stream */
     Segments     near;                /* against the chunks and those before them: context_near.c */
+    Segments     chunk[2];            /* of each chunk of this rank before the exchange: pieces of documents */
+    int32_t      crossing[2 * CONTEXT_RANKS + 1];  /* i: rows that a document which goes on in chunk i has in
+                                                      chunk i - 1; 0: chunk i begins one */
     ContextBlock block[CONTEXT_RANKS];   /* i: with the keys of place (at - i) mod outer, 0 < i < outer */
 } ContextBatch;
 
@@ -51,6 +55,12 @@ int64_t context_host(const ContextBatch *b);
 void    context_upload(ContextBatch *b, Backend *be, int32_t *host, const Stream *whole);
 /* The segments of block i; rows count from its first query and its first key. */
 Segments context_segments(const ContextBatch *b, int i);
+
+/* Which of the 2 CP chunks, in the order of the stream, a rank's first and second are. */
+static inline int context_chunk_at(const ContextBatch *b, int half)
+{
+    return half ? 2 * b->inner * b->outer - 1 - b->rank : b->rank;
+}
 
 /* Rows of a chunk after the exchange. */
 static inline int64_t context_chunk(const ContextBatch *b) { return b->tokens / (2 * b->outer); }

@@ -226,13 +226,11 @@ static void read_sizes(RuleInput *x, WordList sizes)
     }
 }
 
-static const char *uncut_attention(const TextShape *t) { return t->gdn.every ? "a gated delta net" : NULL; }
-
 void rules_family(RuleInput *x, const TextShape *t)
 {
     x->wide_norm = t->qk_norm_wide, x->expert_bias = t->expert_bias;
     x->linear_heads = t->gdn.every ? t->gdn.key_heads : 0;
-    x->uncut_attention = uncut_attention(t);
+    x->linear_conv = t->gdn.every ? t->gdn.conv : 0;
 }
 
 RuleInput rules_input(const Config *c, const ModelShape *s, int world, int per_node)

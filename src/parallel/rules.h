@@ -34,7 +34,7 @@ typedef struct RuleInput {
     long long   linear_heads;                    /* key heads of gated delta nets; 0: there are none */
     bool        wide_norm;                       /* one norm of all heads of queries, one of keys */
     bool        expert_bias;                     /* experts' products have biases */
-    const char *uncut_attention;                 /* what cp cannot cut of its attention; NULL: nothing */
+    int64_t linear_conv;                         /* width of the convolution of gated delta nets; 0: none */
 
     long long   micro_tokens, global_tokens;
     const char *dispatcher;
