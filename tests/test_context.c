@@ -1,16 +1,8 @@
 /* Context-parallel attention on ranks that are threads, against one rank that has it all: every kind of
  * exchange, any pack of documents, values narrower than keys, windows, sinks, gradients, bits, FLOPs and
  * arena peaks. */
-#include "commlab.h"
-#include "numlab.h"
+#include "contextlab.h"
 #include "nn/context.h"
-
-#include <omp.h>
-
-enum { MOST_DOCS = 400 };
-
-/* Documents one behind the other from row 0 of T; what is left over is tail. */
-typedef struct Pack { int64_t T, docs; int32_t start[MOST_DOCS + 1]; } Pack;
 
 typedef struct Way { const char *kind; int cp, inner, tp; } Way;     /* tp ranks do the same */
 
@@ -30,69 +22,7 @@ typedef struct Case {
 
 static Case *case_;                                         /* what peers are to work on */
 
-static Stream stream_of(const Pack *p)
-{
-    return (Stream){ .budget = { .tokens = p->T, .docs = MOST_DOCS }, .docs = p->docs,
-                     .tokens = p->start[p->docs], .start = (int32_t *)p->start };
-}
-
-static Segments segments_of(const Pack *p)
-{
-    Segments seg = { .starts = num_i32(p->docs + 1, p->start), .n = p->docs, .causal = true };
-    for (int64_t i = 0; i < p->docs; i++) {
-        int64_t n = p->start[i + 1] - p->start[i];
-        seg.pairs  += (double)n * (double)(n + 1) / 2;
-        seg.longest = n > seg.longest ? n : seg.longest;
-    }
-    return seg;
-}
-
-/* ---- packs ---- */
-
-static void pack_add(Pack *p, int64_t n)
-{
-    int64_t at = p->start[p->docs];
-    if (p->docs == MOST_DOCS || at == p->T) return;
-    if (n > p->T - at) n = p->T - at;
-    p->start[++p->docs] = (int32_t)(at + n);
-}
-
-enum { LONG, SHORT, MIXED, TAIL, AT_BORDERS, EARLY_TAIL, EMPTY, ONES, PACKS };
-
-static Pack pack_of(int form, int64_t T, int64_t chunk)
-{
-    Pack p = { .T = T };
-    switch (form) {
-    case LONG:       pack_add(&p, T);                                                      break;
-    case SHORT:      while (p.start[p.docs] < T) pack_add(&p, 1 + num_below(9));           break;
-    case MIXED:      while (p.start[p.docs] < T) pack_add(&p, 1 + num_below(num_below(2) ? 7 : T)); break;
-    case TAIL:       for (int i = 0; i < 4; i++) pack_add(&p, 1 + num_below(T / 4));       break;
-    case AT_BORDERS: while (p.start[p.docs] < T) pack_add(&p, chunk * (1 + num_below(3))); break;
-    case EARLY_TAIL: pack_add(&p, 1 + num_below(chunk));                                   break;
-    case ONES:       while (p.start[p.docs] < T && p.docs < MOST_DOCS) pack_add(&p, 1);    break;
-    default:                                                                               break;
-    }
-    return p;
-}
-
 /* ---- one rank of several ---- */
-
-static int64_t stream_row(const Case *x, int rank, int64_t local)
-{
-    int64_t chunk = x->pack.T / (2 * x->way.cp);
-    return local < chunk ? rank * chunk + local : (2 * x->way.cp - 1 - rank) * chunk + local - chunk;
-}
-
-/* The rank's rows of a tensor of the whole, or back to it. */
-static void share(Tensor mine, Tensor whole, const Case *x, int rank, bool back)
-{
-    size_t row = (size_t)(whole.s[0] * (int64_t)dtype_size((DType)whole.dtype));
-    for (int64_t i = 0; i < mine.n[0]; i++) {
-        char *a = (char *)mine.data + (size_t)i * row;
-        char *b = (char *)whole.data + (size_t)stream_row(x, rank, i) * row;
-        memcpy(back ? b : a, back ? a : b, row);
-    }
-}
 
 static Tensor buffer(Arena *a, const Case *x, int64_t heads, int64_t C)
 {
@@ -104,7 +34,7 @@ static Tensor buffer(Arena *a, const Case *x, int64_t heads, int64_t C)
 static Tensor my_rows(Arena *a, const Case *x, int rank, Tensor whole)
 {
     Tensor t = buffer(a, x, whole.n[1], whole.n[2]);
-    share(t, whole, x, rank, false);
+    share_rows(t, whole, x->way.cp, rank, false);
     return t;
 }
 
@@ -120,42 +50,27 @@ static void attend(const Pass *c, Case *x, int rank, Arena *a, bool keep)
     if (x->backward)
         context_attention_bwd(c, dq, dk, dv, delta, my_rows(a, x, rank, x->dout), o, lse, q, k, v, terms);
     if (!keep) return;
-    share(o, x->o, x, rank, true);
+    share_rows(o, x->o, x->way.cp, rank, true);
     x->fwd_flops[rank] = c->be->ledger.op[OP_attention_fwd].flops;
     x->bwd_flops[rank] = c->be->ledger.op[OP_attention_bwd].flops;
     x->extra[rank]     = c->be->ledger.op[OP_attention_bwd].extra;
     x->peak[rank]      = c->scratch->peak;
     if (!x->backward) return;
-    share(dq, x->dq, x, rank, true);
-    share(dk, x->dk, x, rank, true);
-    share(dv, x->dv, x, rank, true);
+    share_rows(dq, x->dq, x->way.cp, rank, true);
+    share_rows(dk, x->dk, x->way.cp, rank, true);
+    share_rows(dv, x->dv, x->way.cp, rank, true);
 }
 
 static void one_rank(Peer *p)
 {
-    Case  *x = case_;
-    Arena  a, scratch;
-    Mesh   mesh;
-    Batch  batch = { 0 };
-    Stream s = stream_of(&x->pack);
+    Case       *x = case_;
+    ContextRank r;
+    MeshLayout  layout = { .tp = x->way.tp, .cp = x->way.cp, .cp_inner = x->way.inner };
     omp_set_num_threads(1);
-    if (backend_arena_open(&p->be, &a, "test", (size_t)1 << 28) ||
-        backend_arena_open(&p->be, &scratch, "scratch", (size_t)1 << 28) ||
-        mesh_open(&mesh, p->world, &(MeshLayout){ .tp = x->way.tp, .cp = x->way.cp,
-                                                  .cp_inner = x->way.inner }))
-        printf("%s\n", status_text()), exit(1);
-    mesh_bind(&mesh, &p->be);
-    context_layout(&batch.context, &a, &s.budget, &mesh, context_kind(x->way.kind));
-    int32_t *host = malloc((size_t)context_host(&batch.context) * sizeof *host);
-    context_upload(&batch.context, &p->be, host, &s);
-    Env  env = { .be = &p->be, .mesh = &mesh, .dtype = x->dtype };
-    Pass c = { .env = &env, .be = &p->be, .batch = &batch, .scratch = &scratch };
-    attend(&c, x, mesh_at(&mesh, AX_CP), &a, mesh_at(&mesh, AX_TP) == 0);
-    EXPECT(!backend_sync(&p->be) && !scratch.used, "rank %d: %s", p->rank, status_text());
-    free(host);
-    mesh_close(&mesh);
-    backend_arena_close(&p->be, &scratch);
-    backend_arena_close(&p->be, &a);
+    rank_open(&r, &p->be, p->world, &layout, context_kind(x->way.kind), stream_of(&x->pack), x->dtype);
+    attend(&r.pass, x, mesh_at(&r.mesh, AX_CP), &r.kept, mesh_at(&r.mesh, AX_TP) == 0);
+    EXPECT(!backend_sync(&p->be) && !r.scratch.used, "rank %d: %s", p->rank, status_text());
+    rank_close(&r);
 }
 
 /* ---- cases ---- */
@@ -377,42 +292,19 @@ static void same_bits_again(void)
 /* Rank `rank` of a dry run: nothing is computed, no other rank answers. */
 static size_t planned_peak(const Case *x, int rank)
 {
-    Way     w = x->way;
-    Budget  budget = { .tokens = x->pack.T, .docs = MOST_DOCS };
-    Stream  s = stream_full(&(StreamShape){ .merge = 1 }, &budget);
-    Batch   batch = { 0 };
-    Backend be;
-    Comm   *world;
-    Mesh    mesh;
-    Arena   a, scratch;
-    EXPECT_OK(comm_open(&world, &(CommConf){ .kind = "fake", .rank = rank, .size = w.cp }));
-    EXPECT_OK(backend_open(&be, "meta"));
-    EXPECT_OK(backend_arena_open(&be, &a, "test", (size_t)1 << 40));
-    EXPECT_OK(backend_arena_open(&be, &scratch, "scratch", (size_t)1 << 40));
-    comm_bind(world, &be);
-    EXPECT_OK(mesh_open(&mesh, world, &(MeshLayout){ .cp = w.cp, .cp_inner = w.inner }));
-    mesh_bind(&mesh, &be);
-    context_layout(&batch.context, &a, &budget, &mesh, context_kind(w.kind));
-    int32_t *host = malloc((size_t)context_host(&batch.context) * sizeof *host);
-    context_upload(&batch.context, &be, host, &s);
-    Env     env = { .be = &be, .mesh = &mesh, .dtype = x->dtype };
-    Pass    c = { .env = &env, .be = &be, .batch = &batch, .scratch = &scratch };
-    int64_t T = x->pack.T / w.cp;
-    Tensor  q = t3(&a, "test", x->dtype, T, x->H, x->C), k = t3(&a, "test", x->dtype, T, x->G, x->C);
-    Tensor  o = t3(&a, "test", x->dtype, T, x->H, x->Cv), v = t3(&a, "test", x->dtype, T, x->G, x->Cv);
-    Tensor  lse = t2(&a, "test", F32, x->H, T);
+    Way         w = x->way;
+    PlannedRank p;
+    ContextRank *r = planned_open(&p, rank, &(MeshLayout){ .cp = w.cp, .cp_inner = w.inner },
+                                  context_kind(w.kind), x->pack.T, x->dtype);
+    int64_t     T = x->pack.T / w.cp;
+    Arena      *a = &r->kept;
+    Tensor      q = t3(a, "test", x->dtype, T, x->H, x->C), k = t3(a, "test", x->dtype, T, x->G, x->C);
+    Tensor      o = t3(a, "test", x->dtype, T, x->H, x->Cv), v = t3(a, "test", x->dtype, T, x->G, x->Cv);
+    Tensor      lse = t2(a, "test", F32, x->H, T);
     AttentionTerms terms = { .scale = 1.0f, .window = x->window };
-    context_attention_fwd(&c, o, lse, q, k, v, terms);
-    context_attention_bwd(&c, q, k, v, lse, o, o, lse, q, k, v, terms);
-    EXPECT_OK(backend_sync(&be));
-    size_t peak = scratch.peak;
-    free(host);
-    mesh_close(&mesh);
-    comm_close(world);
-    backend_arena_close(&be, &scratch);
-    backend_arena_close(&be, &a);
-    backend_close(&be);
-    return peak;
+    context_attention_fwd(&r->pass, o, lse, q, k, v, terms);
+    context_attention_bwd(&r->pass, q, k, v, lse, o, o, lse, q, k, v, terms);
+    return planned_close(&p);
 }
 
 /* A plan's stream says nothing of documents; its arenas rise as high as those of any run. */
