@@ -127,6 +127,19 @@ static void rule(void)
     for (int i = 0; i < 10; i++) rule_case(i);
 }
 
+/* Heads of one column and of more rows than a block has threads for. */
+static void states(void)
+{
+    static const int64_t sizes[][3] = { { 1, 1, 1 }, { 3, 5, 33 }, { 4, 128, 128 }, { 2, 256, 40 } };
+    for (int i = 0; i < 16; i++) {
+        const int64_t *n = sizes[i / 4];
+        fresh();
+        Tensor a = in2(F32, n[0], n[1] * n[1], STRIDED), b = in2(F32, n[0], n[1] * n[2], DENSE), none = { 0 };
+        Tensor x = i & 1 ? none : in2(F32, n[0], n[1] * n[2], DENSE), y = out2(F32, n[0], n[1] * n[2], STRIDED);
+        CALL(state_pass, y, a, x, b, i & 2);
+    }
+}
+
 int main(void)
 {
     gpulab_open();
@@ -134,5 +147,6 @@ int main(void)
     GPU_RUN(gates);
     GPU_RUN(norms);
     GPU_RUN(rule);
+    GPU_RUN(states);
     return gpulab_report();
 }

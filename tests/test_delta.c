@@ -376,6 +376,58 @@ static void memory(void)
     num_clear();
 }
 
+/* A diagonal map by hand, then random ones in double, forward and back; without a state b alone. */
+static void states_pass(void)
+{
+    enum { H = 3, K = 5, V = 7 };
+    Tensor a = num_zeros(F32, 1, 4), x = num_vals(F32, 1, 2, (float[]){ 3, 5 });
+    Tensor b = num_vals(F32, 1, 2, (float[]){ 1, -1 }), y = num_poison(F32, 1, 2);
+    put(a, 0, 2), put(a, 1, 1);
+    op_state_pass(BE, y, a, x, b, false);
+    EXPECT(get(y, 0) == 12 && get(y, 1) == -1, "(%g, %g)", get(y, 0), get(y, 1));
+    op_state_pass(BE, y, a, x, b, true);
+    EXPECT(get(y, 0) == 7 && get(y, 1) == 2, "back (%g, %g)", get(y, 0), get(y, 1));
+    for (int back = 0; back < 2; back++) {
+        Tensor m = num_randn(F32, H, K * K), s = num_randn(F32, H, K * V), p = num_randn(F32, H, K * V);
+        Tensor got = num_poison(F32, H, K * V), want = num_poison(F32, H, K * V);
+        for (int64_t i = 0; i < H * K * V; i++) {
+            int64_t h = i / (K * V), r = i / V % K, c = i % V;
+            double  sum = get(p, i);
+            for (int64_t j = 0; j < K; j++)
+                sum += (double)get(m, h * K * K + (back ? j * K + r : r * K + j)) *
+                       (double)get(s, h * K * V + j * V + c);
+            put(want, i, (float)sum);
+        }
+        op_state_pass(BE, got, m, s, p, back);
+        EXPECT_CLOSE(got, want, 1e-6);
+        op_state_pass(BE, got, m, none, p, back);
+        EXPECT_CLOSE(got, p, 0);
+    }
+    num_clear();
+}
+
+/* What cp relies on: the identity that passes rows with values of 0 becomes their map A. */
+static void rule_is_affine_in_its_state(void)
+{
+    for (int two = 0; two < 2; two++) {
+        int64_t T = 70;
+        Rule r = rule_make(F32, T, true);
+        int32_t at[] = { 0, two ? 31 : (int32_t)T, (int32_t)T };
+        r.seg = (Segments){ .starts = num_i32(2 + two, at), .n = 1 + two, .longest = T, .causal = true };
+        Tensor a = num_poison(F32, HV, DK * DK), b = num_poison(F32, HV, DK * DV);
+        Tensor one = num_zeros(F32, HV, DK * DK), zero = num_zeros(F32, T, HV * DK), want = b;
+        for (int64_t i = 0; i < HV * DK; i++) put(one, i / DK * DK * DK + i % DK * (DK + 1), 1);
+        Tensor v = t_heads(zero, 0, HV, DK), o = t_heads(num_poison(F32, T, HV * DK), 0, HV, DK);
+        op_delta_rule_fwd(BE, o, a, r.q, r.k, v, r.g, r.beta, one, r.seg, 0.4f);
+        op_delta_rule_fwd(BE, r.o, b, r.q, r.k, r.v, r.g, r.beta, none, r.seg, 0.4f);
+        rule_fwd(&r);
+        op_state_pass(BE, want = num_poison(F32, HV, DK * DV), a, r.first, b, false);
+        EXPECT_CLOSE(r.last, want, 1e-5);
+        for (int64_t i = 0; two && i < HV * DK * DK; i++) EXPECT(get(a, i) == 0, "a border stops states");
+        num_clear();
+    }
+}
+
 int main(void)
 {
     rowlab_open();
@@ -388,5 +440,7 @@ int main(void)
     RUN(rule_gradients);
     RUN(rule_in_bf16);
     RUN(memory);
+    RUN(states_pass);
+    RUN(rule_is_affine_in_its_state);
     return numlab_report();
 }

@@ -226,8 +226,6 @@ static void fixed_illegal_settings_name_their_rule(void)
         { "qwen3-30b-a3b", "vpp=2,pp=1", 23 },
         { "qwen3-30b-a3b", "overlap=1,ep=1,etp=1", 60 },
         { "qwen3-30b-a3b", "recompute=mla_up_proj", 68 },
-        { "kimi-k2", "cp=2", 105 },
-        { "gpt-oss-20b", "cp=2", 105 },
         { "gpt-oss-20b", "etp=2", 108 },
         { "olmoe", "tp=2", 107 },
     };

@@ -316,6 +316,12 @@ static int64_t layers_below(const TextShape *t, int64_t x)
 
 #define PARAM(name) ((int)offsetof(Gdn, name))
 
+/* Of a chunk: what it makes of a state, and the state that enters. */
+static double state_numbers(const GdnShape *g)
+{
+    return (double)(g->value_heads * g->key_dim) * (double)(g->key_dim + g->value_dim);
+}
+
 static void describe_kept(Description *d, const TextShape *t, int in, int o)
 {
     const GdnShape *g = &t->gdn;
@@ -330,6 +336,10 @@ static void describe_kept(Description *d, const TextShape *t, int in, int o)
     describe_value(d, wide);
     wide.label = L_CORE, wide.cols = V, wide.read_by = o;
     describe_value(d, wide);
+    describe_value(d, (KeptValue){ .label = L_GDN_CONV, .rows = ROWS_CHUNKS, .cut = CUT_TP, .read_by = -1,
+                                   .cols = (double)(g->conv - 1) * (2 * K + V) });
+    describe_value(d, (KeptValue){ .label = L_CORE, .rows = ROWS_CHUNKS, .cut = CUT_TP, .bytes = 4,
+                                   .read_by = -1, .cols = state_numbers(g) });
     wide.label = L_STAT, wide.cols = 2 * heads + 2 * (double)g->key_heads, wide.bytes = 4, wide.read_by = -1;
     describe_value(d, wide);
 }
@@ -352,7 +362,7 @@ static void describe(Description *d, const TextShape *t)
     head.param = PARAM(shift);
     int shift = describe_step(d, head);
     int core = describe_step(d, (LayerStep){ .type = STEP_CORE, .in = K, .out = V, .kv_out = K + V,
-        .macs_token = 4 * state, .reads = 1u << conv | 1u << decay | 1u << shift });
+        .macs_token = 4 * state, .state = state_numbers(g), .reads = 1u << conv | 1u << decay | 1u << shift });
     describe_step(d, (LayerStep){ .type = STEP_VECTOR, .param = PARAM(out_norm), .in = 1,
         .out = (double)g->value_dim, .reads = 1u << core | 1u << in });
     int o = describe_step(d, (LayerStep){ .linear = LINEAR_ATTENTION, .rows = ROWS_GATHERED,

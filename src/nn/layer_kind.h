@@ -20,8 +20,9 @@
  * or both. */
 typedef enum { CUT_NONE, CUT_TP, CUT_KV, CUT_EP, CUT_ETP, CUT_EP_ETP, CUT_N } CutBy;
 
-/* Rows of a rank: its T tokens, those of all its tp neighbours, the R rows of its experts. */
-typedef enum { ROWS_TOKENS, ROWS_GATHERED, ROWS_EXPERTS } RowsOf;
+/* Rows of a rank: its T tokens, those of all its tp neighbours, the R rows of its experts, its chunks of a
+ * sequence that cp cuts (2, or none without cp). */
+typedef enum { ROWS_TOKENS, ROWS_GATHERED, ROWS_EXPERTS, ROWS_CHUNKS, ROWS_N } RowsOf;
 
 typedef enum {
     STEP_PRODUCT,                        /* y = x w' */
@@ -49,6 +50,7 @@ typedef struct LayerStep {
     CutBy    in_cut, out_cut;
     double   macs_pair, macs_token;      /* of a core: multiply-adds of a (query, key) pair, and of a token */
     double   window;                     /* of a core: keys that a query sees at most; 0: all before it */
+    double   state;                      /* of a core with states: f32 numbers of a chunk that cp gathers */
 } LayerStep;
 
 typedef struct KeptValue {

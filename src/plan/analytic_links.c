@@ -119,14 +119,38 @@ static double core_ring(const Task *t, const Candidate *c, const LayerStep *core
     return exposed + 3 * (swap * (inner - 1) / inner / intra_rate(h) + 2 * h->intra_delay);
 }
 
-/* A core without pairs of tokens has no ring. */
+/* Windows that reach no further than the chunk before take keys and values from neighbours, longer ones from
+ * all ranks; gradients go back the same way. Nothing hides it. */
+static double core_window(const Task *t, const Candidate *c, const LayerStep *core)
+{
+    const Hardware *h = &t->hw;
+    RankShape r = task_rank(t, c);
+    double T = r.rows[ROWS_GATHERED], hops = core->window - 1 <= T / 2 ? 1 : c->cp - 1;
+    bool   local = c->tp * c->cp <= h->domain;
+    return 3 * hops * (2 * T * core->kv_out / r.kv / (local ? intra_rate(h) : inter_rate(h)) +
+                       (local ? h->intra_delay : h->inter_delay));
+}
+
+/* States pass by gathering what chunks make of them, forward and backward. A chunk in the midst of a sequence
+ * computes that besides its outputs: two passes more forward, one more backward (nn/gdn_context.h). */
+static double core_states(const Task *t, const Candidate *c, const LayerStep *core, const LayerTime *l)
+{
+    double bytes = 4 * core->state / c->tp * 2 * c->cp;
+    double read = 2 * bytes / (t->hw.memory_bw * t->hw.work[WORK_MEMORY].flat);
+    return 2 * collective(&t->hw, bytes, c->cp, c->tp) + read + 2 * l->attention[0] + l->attention[1];
+}
+
 double cp_layer(const Task *t, const Candidate *c, LayerClass k, const LayerTime *l)
 {
     const Description *d = class_description(t, k);
     double seconds = 0;
-    for (int i = 0; c->cp > 1 && i < d->steps; i++)
-        if (d->step[i].type == STEP_CORE && d->step[i].macs_pair > 0)
-            seconds += core_ring(t, c, &d->step[i], l->attention[0], l->attention[1]);
+    for (int i = 0; c->cp > 1 && i < d->steps; i++) {
+        const LayerStep *s = &d->step[i];
+        if (s->type != STEP_CORE) continue;
+        if (s->window > 0)          seconds += core_window(t, c, s);
+        else if (s->macs_pair > 0)  seconds += core_ring(t, c, s, l->attention[0], l->attention[1]);
+        else if (!t->foreign)       seconds += core_states(t, c, s, l);
+    }
     return seconds;
 }
 

@@ -177,6 +177,15 @@ static double copies(const Task *t, const Candidate *c)
     return dispatcher_rows[c->dispatch].two_level ? least(K, nodes) : K;
 }
 
+/* What passes states between ranks of cp: maps of all chunks, those of this rank, three states. */
+static double state_work(const Task *t, const Candidate *c, LayerClass k)
+{
+    const Description *d = class_description(t, k);
+    double numbers = 0;
+    for (int i = 0; i < d->steps; i++) numbers += d->step[i].state;
+    return c->cp > 1 && !t->foreign ? 4 * numbers / c->tp * (2 * c->cp + 4) : 0;
+}
+
 /* Scratch of one layer: gradients of what it has between its products. */
 static double layer_work(const Task *t, const Candidate *c, LayerClass k)
 {
@@ -185,7 +194,7 @@ static double layer_work(const Task *t, const Candidate *c, LayerClass k)
     double T = r.rows[ROWS_GATHERED], heads = (double)s->H / r.tp + (double)s->G / r.kv, D = (double)s->D;
     double attention = T * 3 * heads * (double)s->C, ffn = T * 3 * (double)s->I / r.tp;
     if (k.kinds.ffn == FFN_MOE) ffn = r.rows[ROWS_EXPERTS] * (D + 2 * (double)s->F / r.etp);
-    return 2 * (most(attention, ffn) + 2 * r.rows[ROWS_TOKENS] * D);
+    return 2 * (most(attention, ffn) + 2 * r.rows[ROWS_TOKENS] * D) + state_work(t, c, k);
 }
 
 /* What one layer of a class keeps, and what it works in: what it drops is recomputed there. */

@@ -88,7 +88,7 @@ VisionMacs vision_macs(const VisionShape *v);
 double     vision_block_bytes(const Task *t, unsigned recompute);     /* that a block keeps of a patch */
 
 /* Numbers of a rank that descriptions are evaluated with. */
-typedef struct RankShape { double tp, kv, ep, etp, rows[3]; } RankShape;     /* kv: ranks that cut kv heads */
+typedef struct RankShape { double tp, kv, ep, etp, rows[ROWS_N]; } RankShape; /* kv: ranks that cut kv heads */
 
 static inline double rank_cut(const RankShape *r, CutBy by)
 {
@@ -141,6 +141,7 @@ static inline RankShape task_rank(const Task *t, const Candidate *c)
     r.rows[ROWS_TOKENS]   = T / c->tp;
     r.rows[ROWS_GATHERED] = T;
     r.rows[ROWS_EXPERTS]  = T / c->tp * (double)s->K * c->etp * task_imbalance(t, c);
+    r.rows[ROWS_CHUNKS]   = c->cp > 1 && !t->foreign ? 2 : 0;
     return r;
 }
 

@@ -114,10 +114,12 @@ void space_candidate(RuleInput *x, LayerSplit *split, const SearchAsk *a, const 
     x->recomputes = search_words(x->recompute, ours);
 }
 
-/* Chunks without a layer, and rules of families that this trainer cannot build. */
-static bool breaks_others(RuleViolation *h, const TextShape *m, const Candidate *c)
+/* Chunks without a layer, and rules of families that this trainer cannot build. Other trainers exchange heads
+ * of linear attention over cp, this one passes states. */
+static bool breaks_others(RuleViolation *h, const Task *t, const Candidate *c)
 {
-    int split = c->tp * c->cp;
+    const TextShape *m = &t->model->text;
+    int split = c->tp * (t->foreign ? c->cp : 1);
     int64_t most = m->L / c->pp < MAX_CHUNKS ? m->L / c->pp : MAX_CHUNKS;
     *h = (RuleViolation){ .severity = 'E' };
     if (c->pp > 1 && c->vpp > most) {
@@ -131,8 +133,8 @@ static bool breaks_others(RuleViolation *h, const TextShape *m, const Candidate 
     } else if (m->gdn.every && (m->gdn.key_heads % split || m->gdn.value_heads % split)) {
         h->number = 19;
         snprintf(h->why, sizeof h->why,
-                 "tp %d x cp %d: the %lld and %lld heads of linear attention do not divide by it", c->tp,
-                 c->cp, (long long)m->gdn.key_heads, (long long)m->gdn.value_heads);
+                 "tp %d x cp %d: the %lld and %lld heads of linear attention do not divide by %d", c->tp,
+                 c->cp, (long long)m->gdn.key_heads, (long long)m->gdn.value_heads, split);
     }
     return h->number;
 }
@@ -156,7 +158,7 @@ bool space_breaks(RuleViolation *h, const RuleInput *x, const Task *t, const Can
     rules_list(&r, x);
     for (int i = 0; i < r.n; i++)
         if (r.violation[i].severity == 'E') return *h = r.violation[i], true;
-    return breaks_graphs(h, t, c) || breaks_others(h, &t->model->text, c);
+    return breaks_graphs(h, t, c) || breaks_others(h, t, c);
 }
 
 /* The ladder of recompute words: each step saves more memory and costs more time. */
