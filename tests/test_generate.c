@@ -1,7 +1,6 @@
 /* Generation: KV cache against full forward passes, batches against single documents, sampling, memory. */
-#include "small.h"
+#include "decodelab.h"
 
-#include "infer/generate.h"
 #include "infer/detokenize.h"
 
 #include <stdatomic.h>
@@ -17,93 +16,15 @@ void *calloc(size_t n, size_t m) { allocations++; return __libc_calloc(n, m); }
 void *realloc(void *p, size_t n) { allocations++; return __libc_realloc(p, n); }
 #endif
 
-enum { DOCS = 3, GROW = 6, LONGEST = SMALL_DOC + GROW };
-static const Budget budget = { .tokens = 140, .patches = 64, .docs = 4, .supervised = 100 };
-
-static EngineConf decode_conf(DType d)
-{
-    EngineConf c = small_conf(budget);
-    c.train = false, c.dtype = d, c.logits = true;
-    c.decode.docs = 4, c.decode.tokens = GROW;
-    return c;
-}
-
-/* A stream of documents with `more` generated tokens appended to each prompt. */
-static void extended_stream(Stream *s, const ModelShape *shape, unsigned pictures, const Ids *extra,
-                         int64_t more)
-{
-    StreamShape ss = shape_stream(shape);
-    static SmallDoc doc[DOCS];
-    static int32_t ids[DOCS][LONGEST], targets[DOCS][LONGEST];
-    EXPECT_OK(stream_open(s, &ss, &budget));
-    for (int d = 0; d < DOCS; d++) {
-        Document x = small_doc(&doc[d], d, pictures >> d & 1, 42);
-        memcpy(ids[d], x.ids, (size_t)x.n * 4);
-        for (int64_t i = 0; i < more; i++) ids[d][x.n + i] = extra[d].v[i];
-        for (int i = 0; i < LONGEST; i++) targets[d][i] = -1;
-        x.ids = ids[d], x.targets = targets[d], x.n += more;
-        EXPECT_OK(stream_add(s, &x));
-    }
-}
-
-static double max_difference(const float *a, const float *b, int64_t n)
-{
-    double m = 0;
-    for (int64_t i = 0; i < n; i++) m = fmax(m, fabs(a[i] - b[i]));
-    return m;
-}
-
-/* Logits after the last token of every document, by a full forward pass. */
-static void whole_logits(Engine *e, const Stream *s, float *out)
-{
-    engine_upload(e, s);
-    engine_forward(e, 1.0f);
-    for (int64_t d = 0; d < s->docs; d++)
-        engine_compute_logits(e, t_wrap(out + d * 97, F32, 2, (int64_t[]){ 1, 97 }), s->start[d + 1] - 1);
-    EXPECT_OK(backend_sync(&e->be));
-}
-
-/* Greedy decoding of three documents of different lengths: after every token the logits equal those of a full
- * forward pass over the document so far. */
 static void cache_equals_forward(void)
 {
     ModelShape shape = small_shape(small_vl_moe);
     for (unsigned pictures = 0; pictures < 8; pictures += pictures == 0 ? 5 : 2)
         for (int d = 0; d < 2; d++) {
             EngineConf conf = decode_conf(d ? BF16 : F32);
-            Stream s, t;
-            Engine e, ref;
-            Decode dec;
-            Ids extra[DOCS] = { 0 };
-            static float want[4 * 97];
-            small_stream(&s, &shape, budget, 0, DOCS, pictures);
-            small_engine(&e, &shape, &conf, &s);
-            small_engine(&ref, &shape, &conf, &s);
-            EXPECT_OK(decode_open(&dec, &e));
-            EXPECT_OK(decode_prompts(&dec, &s, NULL));
-            for (int64_t step = 0;; step++) {
-                int32_t doc[DOCS] = { 0, 1, 2 }, id[DOCS];
-                extended_stream(&t, &shape, pictures, extra, step);
-                whole_logits(&ref, &t, want);
-                stream_close(&t);
-                double off = max_difference(dec.logits, want, DOCS * 97);
-                EXPECT(off < (d ? 0.06 : 1e-5), "%s, pictures %u, step %d: off by %g", dtype_name(conf.dtype),
-                       pictures, (int)step, off);
-                if (step == GROW) break;
-                for (int i = 0; i < DOCS; i++) {
-                    GenerateConf likeliest = { 0 };
-                    EXPECT_OK(generate_pick_token(&likeliest, NULL, want + i * 97, 90, i, step, &id[i]));
-                    EXPECT_OK(ids_push(&extra[i], id[i]));
-                }
-                EXPECT_OK(decode_step(&dec, DOCS, doc, id));
-            }
-            for (int i = 0; i < DOCS; i++) ids_close(&extra[i]);
-            decode_close(&dec);
-            engine_close(&e), engine_close(&ref);
-            stream_close(&s);
+            expect_cache_equals_forward(&shape, &conf, pictures, d ? 0.06 : 1e-5, NULL);
         }
 }
-
 
 static GenerateConf greedy(int64_t n) { return (GenerateConf){ .max_new = n, .vocab = 90 }; }
 
@@ -131,7 +52,7 @@ static void batch_equals_single(void)
         Stream s;
         Engine e;
         if (sampled) how.temperature = 1.5, how.top_p = 0.9, how.seed = 7;
-        small_stream(&s, &shape, budget, 0, DOCS, 5);
+        small_stream(&s, &shape, decode_budget, 0, DOCS, 5);
         small_engine(&e, &shape, &conf, &s);
         generate_all(&e, &s, &how, all);
         if (all[1].n) how.stop[how.stops++] = all[1].v[2];           /* the second document ends early */
@@ -144,7 +65,7 @@ static void batch_equals_single(void)
             generate_all(&e, &s, &how, ended);
             all[d].n = n;
             EXPECT(same_ids(&ended[d], &all[d]), "document %d changed when another ended", d);
-            small_stream(&alone, &shape, budget, d, 1, 5);
+            small_stream(&alone, &shape, decode_budget, d, 1, 5);
             how.first = d;
             generate_all(&e, &alone, &how, one);
             how.first = 0;
@@ -170,7 +91,7 @@ static void decoding_allocates_nothing(void)
     Stream s;
     Engine e;
     Decode d;
-    small_stream(&s, &shape, budget, 0, DOCS, 7);
+    small_stream(&s, &shape, decode_budget, 0, DOCS, 7);
     small_engine(&e, &shape, &conf, &s);
     EXPECT_OK(decode_open(&d, &e));
     EXPECT_OK(decode_prompts(&d, &s, NULL));
@@ -200,14 +121,14 @@ static void fits_in_a_training_plan(void)
     ModelShape shape = small_shape(small_vl_moe);
     const char *drop[] = { NULL, "moe", "full" };
     for (int i = 0; i < 3; i++) {
-        EngineConf conf = small_conf(budget), with = conf;
+        EngineConf conf = small_conf(decode_budget), with = conf;
         Stream s;
         Engine e, other;
         Ids    out[DOCS] = { 0 };
         if (drop[i]) EXPECT_OK(policy_drop(conf.policy, drop[i]));
         memcpy(with.policy, conf.policy, sizeof conf.policy);
         with.evaluate = true, with.decode = (DecodeCapacity){ 4, GROW };
-        small_stream(&s, &shape, budget, 0, DOCS, 7);
+        small_stream(&s, &shape, decode_budget, 0, DOCS, 7);
         small_engine(&other, &shape, &conf, &s);
         small_engine(&e, &shape, &with, &s);
         size_t more = drop[i] && !strcmp(drop[i], "full") ? bytes_of(&other) / 50 : 0;
@@ -256,13 +177,13 @@ static void prompts_inside_documents(void)
     Stream whole, cut;
     Engine e;
     Decode d;
-    EXPECT_OK(stream_open(&cut, &ss, &budget));
+    EXPECT_OK(stream_open(&cut, &ss, &decode_budget));
     for (int i = 0; i < DOCS; i++) {
         Document x = small_doc(&m[i], i, true, 42);
         x.n = tokens[i];
         EXPECT_OK(stream_add(&cut, &x));
     }
-    small_stream(&whole, &shape, budget, 0, DOCS, 7);
+    small_stream(&whole, &shape, decode_budget, 0, DOCS, 7);
     small_engine(&e, &shape, &conf, &whole);
     EXPECT_OK(decode_open(&d, &e));
     EXPECT_OK(decode_prompts(&d, &cut, NULL));

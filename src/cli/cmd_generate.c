@@ -66,8 +66,10 @@ static Status answer(Ask *a)
     Status st = ask_model_answer(&a->m, &out), end = stream_printer_end(&a->out);
     if (first) putchar('\n');
     if (first && !st && isatty(STDERR_FILENO) && isatty(STDOUT_FILENO))
-        fprintf(stderr, "%lld tokens in, %lld out, %.2f s\n", (long long)a->m.stream.tokens, (long long)out.n,
-                clock_now() - start);
+        fprintf(stderr, "%lld tokens in, %lld out, %.2f s; cache of %.2f MiB%s\n",
+                (long long)a->m.stream.tokens, (long long)out.n, clock_now() - start,
+                (double)decode_cache_bytes(&a->m.gen.decode) / (1 << 20),
+                a->m.world->size > 1 ? " a rank" : "");
     ids_close(&out);
     return st ? st : a->said ? a->said : end;
 }

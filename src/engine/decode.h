@@ -26,6 +26,7 @@ typedef struct Decode {
     int64_t   n;                    /* documents */
     bool      finished;             /* the latest step found no document left on any rank */
     int32_t  *slot, *len, *next;    /* (docs) first cache row, tokens so far, next position */
+    int32_t  *window_slot;          /* (docs + 1) first row where layers have a window, and the end */
     int32_t  *host;                 /* document offsets and rows of a pass, to upload */
     float    *logits;               /* (docs, V) of the latest pass, row i for its i-th document; NULL:
                                        another pipeline stage has them */
@@ -56,6 +57,9 @@ bool        decode_in_lockstep(const Engine *e);
 
 /* For engine_plan: prompts, loss and a step at their largest, over the batch uploaded last. */
 void        decode_plan(Engine *e);
+
+/* Of keys, values, latents and states on this rank, from the first decode_prompts on. */
+size_t      decode_cache_bytes(const Decode *d);
 
 static inline const float *decode_logits(const Decode *d, int64_t i)
 {

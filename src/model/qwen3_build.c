@@ -29,11 +29,12 @@ static void build_biases(ParamSet *s, Attention *a, const TextShape *t, const ch
 
 static void build_attention(ParamSet *s, Attention *a, const TextShape *t, const char *at, int l)
 {
+    const AttentionKind *kind = attention_kinds[layer_kinds(t, l).attention];
     int64_t q = t->H * t->C, kv = t->G * t->C;
     bool wide = t->qk_norm_wide;
     *a = (Attention){ .H = t->H, .G = t->G, .C = t->C, .R = shape_rotary(t), .eps = (float)t->eps,
                       .wide = wide,
-                      .gated = t->gated, .index = (int)attention_full_below(t, l) };
+                      .gated = t->gated, .index = (int)kind->layers_below(t, l) };
     a->norm  = build_norm(s, t, t->D, "%slayers.%d.input_layernorm.weight", at, l);
     a->w_qkv = param_matrix(s, G_LLM, t->gated ? 2 * q : q, t->D, "%slayers.%d.self_attn.q_proj.weight", at,
                             l);

@@ -16,24 +16,33 @@ static AttentionTerms terms_of(const Attention *m, bool backward)
     return t;
 }
 
-/* Against all that the documents in the cache have so far. */
-static void attend_cache(const Pass *c, const Attention *m, AttentionAct *a, Heads h)
+/* Keys and values go to the cache. Prompts attend within the batch where the cache has a window alone;
+ * otherwise *h becomes all that the documents have so far. Gives the segments to attend by. */
+static Segments write_cache(const Pass *c, const Attention *m, Share s, Heads *h)
 {
-    Share    s = attention_share(c, m);
-    Tensor   k = attention_rows(h.k), v = attention_rows(h.v), o = t_heads(a->o, 0, s.H, s.C);
-    Segments seg = segments_in_window(c->cache->seg, m->window, c->batch->Ta);
-    cache_write(c->cache, c->be, m->index, &k, &v);
-    op_attention_fwd(c->be, o, a->lse, h.q, t_heads(k, 0, s.G, s.C), t_heads(v, 0, s.G, s.C), seg,
-                     scale_of(m));
+    const CacheRows *r = m->window ? &c->cache->window : &c->cache->full;
+    Tensor k = attention_rows(h->k), v = attention_rows(h->v);
+    cache_write(r, c->be, m->index, &k, &v);
+    if (m->window && c->cache->prompts) return segments_in_window(c->batch->seg, m->window, c->batch->Ta);
+    h->k = t_heads(k, 0, s.G, s.C), h->v = t_heads(v, 0, s.G, s.C);
+    return r->seg;
+}
+
+static void attend_cached(const Pass *c, const Attention *m, AttentionAct *a, Tensor o, Heads h)
+{
+    Segments seg = write_cache(c, m, attention_share(c, m), &h);
+    op_attention_fwd(c->be, o, a->lse, h.q, h.k, h.v, seg, scale_of(m));
     if (m->sinks) op_sink_fwd(c->be, o, a->lse, param_w(m->sinks));
 }
 
+/* Within the batch, or with a cache against what the documents have so far. */
 static void attend(const Pass *c, const Attention *m, AttentionAct *a)
 {
-    Share s = attention_share(c, m);
-    Heads h = attention_heads(m, s, a);
-    if (c->cache) attend_cache(c, m, a, h);
-    else context_attention_fwd(c, t_heads(a->o, 0, s.H, s.C), a->lse, h.q, h.k, h.v, terms_of(m, false));
+    Share  s = attention_share(c, m);
+    Heads  h = attention_heads(m, s, a);
+    Tensor o = t_heads(a->o, 0, s.H, s.C);
+    if (c->cache) attend_cached(c, m, a, o, h);
+    else          context_attention_fwd(c, o, a->lse, h.q, h.k, h.v, terms_of(m, false));
 }
 
 /* The output of the core behind its gate, in scratch. */

@@ -20,7 +20,7 @@ typedef struct Attention {
     float   eps;
     bool    wide;                        /* q_norm and k_norm are of all heads together */
     bool    gated;                       /* a head's rows of q are its queries, then its gate */
-    int     index;                       /* which layer this is: its rows of a cache */
+    int     index;                       /* which layer of its kind this is: its rows of a cache */
     Param  *norm;                        /* (D)    */
     Param  *w_qkv, *b_qkv;               /* ((H + 2G) C, D): q rows, k rows, v rows; cut by heads */
     Param  *q_norm, *k_norm;             /* (C), or (H C) and (G C); NULL: none */

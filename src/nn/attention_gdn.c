@@ -71,8 +71,8 @@ static void section_step(const Pass *c, const Gdn *m, Section *x)
 {
     const Cache *k = c->cache;
     Tensor tail = t_cols(cache_tail(k, linear_below(&m->shape, m->index)), x->row, x->rows);
-    op_short_conv_step(c->be, x->out, tail, x->in, t_rows(param_w(m->conv), x->row, x->rows), k->seg,
-                       t_rows(k->doc, 0, k->seg.n), t_rows(k->kept, 0, k->seg.n));
+    op_short_conv_step(c->be, x->out, tail, x->in, t_rows(param_w(m->conv), x->row, x->rows), k->full.seg,
+                       t_rows(k->doc, 0, k->full.seg.n), t_rows(k->kept, 0, k->full.seg.n));
 }
 
 static bool is_cut(const Pass *c) { return !c->cache && mesh_size(c->env->mesh, AX_CP) > 1; }
@@ -122,8 +122,8 @@ static void rule_step(const Pass *c, const Gdn *m, GdnAct *a)
     const Cache *x = c->cache;
     GdnShare s = share_of(c, m);
     op_delta_rule_step(c->be, t_heads(a->o, 0, s.Hv, s.dv), cache_state(x, linear_below(&m->shape, m->index)),
-                       queries(s, a->qkv), keys(s, a->qkv), values(s, a->qkv), a->g, a->beta, x->seg,
-                       t_rows(x->doc, 0, x->seg.n), t_rows(x->kept, 0, x->seg.n), scale_of(s));
+                       queries(s, a->qkv), keys(s, a->qkv), values(s, a->qkv), a->g, a->beta, x->full.seg,
+                       t_rows(x->doc, 0, x->full.seg.n), t_rows(x->kept, 0, x->full.seg.n), scale_of(s));
 }
 
 static GdnRule rule_of(GdnShare s, const GdnAct *a)

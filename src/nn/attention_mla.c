@@ -7,16 +7,13 @@
 #include "nn/lora.h"
 #include "nn/rows.h"
 
-typedef struct MlaShare { int64_t H, qk, nope, rope, v; } MlaShare;          /* of this rank */
-
-static MlaShare share_of(const Pass *c, const Mla *m)
+MlaShare mla_share(const Pass *c, const Mla *m)
 {
     const MlaShape *s = &m->shape;
     return (MlaShare){ m->H / mesh_size(c->env->mesh, AX_TP), s->nope + s->rope, s->nope, s->rope, s->v };
 }
 
-/* Of rows of heads of `width`: their components from `from` on. */
-static Tensor parts(Tensor t, int64_t heads, int64_t from, int64_t n)
+Tensor mla_parts(Tensor t, int64_t heads, int64_t from, int64_t n)
 {
     return t_cols(t_heads(t, 0, heads, t.n[1] / heads), from, n);
 }
@@ -46,8 +43,7 @@ static void latents(const Pass *c, const Mla *m, MlaAct *a)
                        param_w(m->kv_norm), m->latent_eps);
 }
 
-/* The rotary part of the keys of all rows, (Ta, 1, rope), before its rotation. */
-static Tensor shared_keys(const Pass *c, const Mla *m, const MlaAct *a)
+Tensor mla_shared_keys(const Pass *c, const Mla *m, const MlaAct *a)
 {
     Tensor own = t_cols(a->down_kv, m->shape.kv_rank, m->shape.rope);
     if (mesh_size(c->env->mesh, AX_TP) > 1) {
@@ -63,22 +59,26 @@ static void keys_and_values(const Pass *c, const Mla *m, MlaAct *a, MlaShare s, 
     ArenaMark mark = arena_mark(c->scratch);
     Tensor kv = scratch2(c, (DType)a->k.dtype, a->k.n[0], s.H * (s.nope + s.v));
     column_linear_fwd(c, kv, a->latent_kv, m->w_up_kv, NULL);
-    op_copy(c->be, parts(a->k, s.H, 0, s.nope), parts(kv, s.H, 0, s.nope));
-    op_copy(c->be, parts(a->v, s.H, 0, s.v), parts(kv, s.H, s.nope, s.v));
-    op_turn_fwd(c->be, parts(a->k, s.H, s.nope, s.rope), shared_keys(c, m, a), cs, m->pairs);
+    op_copy(c->be, mla_parts(a->k, s.H, 0, s.nope), mla_parts(kv, s.H, 0, s.nope));
+    op_copy(c->be, mla_parts(a->v, s.H, 0, s.v), mla_parts(kv, s.H, s.nope, s.v));
+    op_turn_fwd(c->be, mla_parts(a->k, s.H, s.nope, s.rope), mla_shared_keys(c, m, a), cs, m->pairs);
     arena_reset(c->scratch, mark);
 }
 
+/* A pass over further tokens attends to latents: it has no keys and values. */
+static bool decodes_latents(const Pass *c) { return c->cache && c->cache->latent && !c->cache->prompts; }
+
 static void up_projections(const Pass *c, const Mla *m, MlaAct *a, Tensor cs)
 {
-    MlaShare s = share_of(c, m);
+    MlaShare s = mla_share(c, m);
     int64_t  Ta = all_rows_count(c, a->n);
     DType    d = (DType)a->n.dtype;
     if (need(c, L_UP_PROJ, &a->q, d, Ta, s.H * s.qk)) {
-        Tensor q = parts(a->q, s.H, s.nope, s.rope);
+        Tensor q = mla_parts(a->q, s.H, s.nope, s.rope);
         column_linear_fwd(c, a->q, m->w_down_q ? a->latent_q : a->n, m->w_up_q, NULL);
         op_turn_fwd(c->be, q, q, cs, m->pairs);
     }
+    if (decodes_latents(c)) return;
     bool now = need(c, L_UP_PROJ, &a->k, d, Ta, s.H * s.qk);
     need(c, L_UP_PROJ, &a->v, d, Ta, s.H * s.v);
     if (now) keys_and_values(c, m, a, s, cs);
@@ -86,19 +86,27 @@ static void up_projections(const Pass *c, const Mla *m, MlaAct *a, Tensor cs)
 
 static void attend(const Pass *c, const Mla *m, MlaAct *a)
 {
-    MlaShare s = share_of(c, m);
+    MlaShare s = mla_share(c, m);
+    bool   cached = c->cache && !c->cache->latent;
     Tensor o = t_heads(a->o, 0, s.H, s.v), q = t_heads(a->q, 0, s.H, s.qk), k = a->k, v = a->v;
-    if (c->cache) cache_write(c->cache, c->be, m->index, &k, &v);
+    if (cached) cache_write(&c->cache->full, c->be, m->index, &k, &v);
     k = t_heads(k, 0, s.H, s.qk), v = t_heads(v, 0, s.H, s.v);
-    if (c->cache) op_attention_fwd(c->be, o, a->lse, q, k, v, c->cache->seg, m->scale);
-    else          context_attention_fwd(c, o, a->lse, q, k, v, (AttentionTerms){ .scale = m->scale });
+    if (cached) op_attention_fwd(c->be, o, a->lse, q, k, v, c->cache->full.seg, m->scale);
+    else        context_attention_fwd(c, o, a->lse, q, k, v, (AttentionTerms){ .scale = m->scale });
+}
+
+static void attend_any(const Pass *c, const Mla *m, MlaAct *a, Tensor cs)
+{
+    Tensor latents = c->cache && c->cache->latent ? mla_cache_latents(c, m, a, cs) : (Tensor){ 0 };
+    if (decodes_latents(c)) mla_attend_latents(c, m, a, latents);
+    else                    attend(c, m, a);
 }
 
 static void fwd(const Pass *c, const void *module, void *act, Tensor y, Tensor x, Tensor cs)
 {
     const Mla *m = module;
     MlaAct    *a = act;
-    MlaShare   s = share_of(c, m);
+    MlaShare   s = mla_share(c, m);
     int64_t    Ta = all_rows_count(c, x);
     Tensor     none = { 0 };
     need(c, L_STAT, &a->rstd, F32, x.n[0], 1);
@@ -107,7 +115,7 @@ static void fwd(const Pass *c, const void *module, void *act, Tensor y, Tensor x
     latents(c, m, a);
     up_projections(c, m, a, cs);
     need(c, L_STAT, &a->lse, F32, s.H, Ta);
-    if (need(c, L_CORE, &a->o, (DType)x.dtype, Ta, s.H * s.v)) attend(c, m, a);
+    if (need(c, L_CORE, &a->o, (DType)x.dtype, Ta, s.H * s.v)) attend_any(c, m, a, cs);
     if (t_has(y)) row_linear_fwd(c, y, a->o, m->w_o, m->b_o, none);
 }
 
@@ -134,21 +142,21 @@ typedef struct MlaGrads { Tensor q, kv, rope; } MlaGrads;
 
 static MlaGrads core_bwd(const Pass *c, const Mla *m, const MlaAct *a, Tensor dout, Tensor cs)
 {
-    MlaShare s = share_of(c, m);
+    MlaShare s = mla_share(c, m);
     int64_t  Ta = a->q.n[0];
     DType    d = (DType)a->q.dtype;
     MlaGrads g = { scratch2(c, d, Ta, s.H * s.qk), scratch2(c, d, Ta, s.H * (s.nope + s.v)),
                    scratch2(c, d, a->n.n[0], s.rope) };
     Tensor dk = scratch2(c, d, Ta, s.H * s.qk), delta = scratch2(c, F32, s.H, Ta);
     context_attention_bwd(c, t_heads(g.q, 0, s.H, s.qk), t_heads(dk, 0, s.H, s.qk),
-                          parts(g.kv, s.H, s.nope, s.v), delta, t_heads(dout, 0, s.H, s.v),
+                          mla_parts(g.kv, s.H, s.nope, s.v), delta, t_heads(dout, 0, s.H, s.v),
                           t_heads(a->o, 0, s.H, s.v), a->lse, t_heads(a->q, 0, s.H, s.qk),
                           t_heads(a->k, 0, s.H, s.qk), t_heads(a->v, 0, s.H, s.v),
                           (AttentionTerms){ .scale = m->scale });
-    Tensor q = parts(g.q, s.H, s.nope, s.rope), all = part_rows(c, g.rope);
+    Tensor q = mla_parts(g.q, s.H, s.nope, s.rope), all = part_rows(c, g.rope);
     op_turn_bwd(c->be, q, q, cs, m->pairs);
-    op_copy(c->be, parts(g.kv, s.H, 0, s.nope), parts(dk, s.H, 0, s.nope));
-    op_turn_bwd(c->be, t_heads(all, 0, 1, s.rope), parts(dk, s.H, s.nope, s.rope), cs, m->pairs);
+    op_copy(c->be, mla_parts(g.kv, s.H, 0, s.nope), mla_parts(dk, s.H, 0, s.nope));
+    op_turn_bwd(c->be, t_heads(all, 0, 1, s.rope), mla_parts(dk, s.H, s.nope, s.rope), cs, m->pairs);
     sum_rows(c, g.rope, all);
     return g;
 }

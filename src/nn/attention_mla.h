@@ -34,4 +34,16 @@ typedef struct MlaAct {                  /* H: heads of this rank */
     Tensor o, lse;                       /* (Ta, H v); (H, Ta) */
 } MlaAct;
 
+typedef struct MlaShare { int64_t H, qk, nope, rope, v; } MlaShare;          /* of this rank */
+MlaShare mla_share(const Pass *c, const Mla *m);
+/* Of rows of heads: their components from `from` on. */
+Tensor   mla_parts(Tensor t, int64_t heads, int64_t from, int64_t n);
+/* The rotary part of the keys of all rows, (Ta, 1, rope), before its rotation. */
+Tensor   mla_shared_keys(const Pass *c, const Mla *m, const MlaAct *a);
+
+/* With a cache of latents (nn/attention_mla_decode.c). Writes the latents of the pass and gives those of the
+ * layer; a->o from them, for a pass over further tokens, which needs no keys and values. */
+Tensor   mla_cache_latents(const Pass *c, const Mla *m, const MlaAct *a, Tensor cs);
+void     mla_attend_latents(const Pass *c, const Mla *m, MlaAct *a, Tensor latents);
+
 #endif

@@ -1,13 +1,24 @@
 /* nn/cache.c -- see cache.h. */
 #include "nn/cache.h"
 
-void cache_layout(Cache *c, Arena *a, DType d, int64_t layers, int64_t width)
+static void layout_slots(const Cache *c, CacheRows *r, Arena *a)
 {
-    c->kv        = t3(a, "cache", d, 2 * layers, c->rows, width);
-    c->at        = t1(a, "cache", I32, c->tokens);
-    c->starts    = t1(a, "cache", I32, c->docs + 1);
-    c->kv_starts = t1(a, "cache", I32, c->docs + 1);
-    c->used      = t1(a, "cache", I32, c->docs);
+    if (!r->rows) return;
+    r->at     = t1(a, "cache", I32, c->tokens);
+    r->starts = t1(a, "cache", I32, c->docs + 1);
+    r->used   = t1(a, "cache", I32, c->docs);
+}
+
+void cache_layout(Cache *c, Arena *a)
+{
+    c->starts = t1(a, "cache", I32, c->docs + 1);
+    layout_slots(c, &c->full, a);
+    layout_slots(c, &c->window, a);
+}
+
+void cache_layout_rows(const Cache *c, CacheRows *r, Arena *a, DType d, int64_t layers, int64_t width)
+{
+    if (r->rows) r->kv = t3(a, "cache", d, layers, r->rows, width);
 }
 
 void cache_layout_states(Cache *c, Arena *a, DType d, int64_t layers, int64_t heads, int64_t size,
@@ -29,43 +40,59 @@ Tensor cache_tail(const Cache *c, int64_t linear)  { return docs_of(c, c->tail, 
 
 /* (query, key) pairs and keys are what attention costs. A dry run passes no borders: it is charged as if
  * every row attended to a whole slot. */
-static void count_pairs(Segments *s, const CachePass *p, int64_t rows)
+static void count_pairs(Segments *s, const CachePass *p, const CacheSlots *of, int64_t rows)
 {
     s->longest = p->T, s->keys = 0, s->pairs = 0;
     if (!p->start) s->keys = rows, s->pairs = (double)p->T * (double)rows / (double)p->n;
     for (int64_t i = 0; p->start && i < p->n; i++) {
-        double fresh = p->start[i + 1] - p->start[i], old = p->used[i] - fresh;
+        double fresh = p->start[i + 1] - p->start[i], old = of->used[i] - fresh;
         s->pairs += fresh * old + fresh * (fresh + 1) / 2;
-        s->keys  += p->used[i];
+        s->keys  += of->used[i];
     }
+}
+
+static void upload_slots(const Cache *c, CacheRows *r, Backend *be, const CachePass *p, const CacheSlots *of)
+{
+    if (!r->rows) return;
+    r->fill = t_rows(r->at, 0, p->T);
+    r->seg  = (Segments){ .starts = t_rows(c->starts, 0, p->n + 1),
+                          .n = p->n,
+                          .causal = r == &c->full,
+                          .kv_starts = t_rows(r->starts, 0, p->n + 1),
+                          .kv_used = t_rows(r->used, 0, p->n) };
+    count_pairs(&r->seg, p, of, r->rows);
+    if (!p->start) return;
+    backend_upload(be, r->fill, of->at);
+    backend_upload(be, t_rows(r->starts, 0, p->n), of->slot);
+    backend_upload(be, r->seg.kv_used, of->used);
 }
 
 void cache_upload(Cache *c, Backend *be, const CachePass *p)
 {
     REQUIRE(p->n <= c->docs && p->T <= c->tokens, "cache: %lld documents and %lld rows into %lld and %lld",
             (long long)p->n, (long long)p->T, (long long)c->docs, (long long)c->tokens);
-    c->fill = t_rows(c->at, 0, p->T);
-    c->seg = (Segments){ .starts = t_rows(c->starts, 0, p->n + 1),
-                         .n = p->n,
-                         .causal = true,
-                         .kv_starts = t_rows(c->kv_starts, 0, p->n + 1),
-                         .kv_used = t_rows(c->used, 0, p->n) };
-    count_pairs(&c->seg, p, c->rows);
+    c->prompts = p->prompts;
+    upload_slots(c, &c->full, be, p, &p->full);
+    upload_slots(c, &c->window, be, p, &p->window);
     if (!p->start) return;
-    backend_upload(be, c->fill, p->at);
-    backend_upload(be, c->seg.starts, p->start);
-    backend_upload(be, t_rows(c->kv_starts, 0, p->n), p->slot);
-    backend_upload(be, c->seg.kv_used, p->used);
+    backend_upload(be, t_rows(c->starts, 0, p->n + 1), p->start);
     if (!t_has(c->state)) return;
     backend_upload(be, t_rows(c->doc, 0, p->n), p->doc);
     backend_upload(be, t_rows(c->kept, 0, p->n), p->kept);
 }
 
-void cache_write(const Cache *c, Backend *be, int layer, Tensor *k, Tensor *v)
+void cache_write(const CacheRows *r, Backend *be, int layer, Tensor *k, Tensor *v)
 {
-    int64_t at = 2 * (layer - c->first_layer);
-    Tensor  keys = t_at(c->kv, at), values = t_cols(t_at(c->kv, at + 1), 0, v->n[1]);
-    op_scatter_rows(be, keys, *k, c->fill, false);
-    op_scatter_rows(be, values, *v, c->fill, false);
+    int64_t at = 2 * (layer - r->first);
+    Tensor  keys = t_at(r->kv, at), values = t_cols(t_at(r->kv, at + 1), 0, v->n[1]);
+    op_scatter_rows(be, keys, *k, r->fill, false);
+    op_scatter_rows(be, values, *v, r->fill, false);
     *k = keys, *v = values;
+}
+
+Tensor cache_write_latents(const CacheRows *r, Backend *be, int layer, Tensor x)
+{
+    Tensor rows = t_at(r->kv, layer - r->first);
+    op_scatter_rows(be, rows, x, r->fill, false);
+    return rows;
 }

@@ -26,16 +26,19 @@
 
 #include <limits.h>
 
-enum { ROWS = 192, BK = 192, MAX_C = 512 };               /* multiples of both paddings of tile.h */
+enum { ROWS = 192, BK = 192 };                             /* multiples of both paddings of tile.h */
+enum { MAX_C = 512, MAX_C_FWD = 1024 };                    /* of backward and on a GPU; of forward here */
+
+int64_t attention_widest_head(const char *device) { return strcmp(device, "cuda") ? MAX_C_FWD : MAX_C; }
 
 static bool borders_fit(Tensor x, int64_t n) { return x.dtype == I32 && x.n[0] == n; }
 
-static bool shapes_fit(Tensor q, Tensor k, Tensor v, Segments seg)
+static bool shapes_fit(Tensor q, Tensor k, Tensor v, Segments seg, int64_t widest)
 {
     int64_t T = q.n[0], S = k.n[0], H = q.n[1], G = k.n[1], C = q.n[2];
     return is_heads(q, T, H, C) && is_heads(k, S, G, C) && is_heads(v, S, G, v.n[2]) && v.n[2] <= C &&
            (!seg.window || (seg.causal && seg.window > 0)) && G > 0 && H % G == 0 && H / G <= ROWS &&
-               C >= 1 && C <= MAX_C && T < INT_MAX / 2 && S < INT_MAX / 2 &&
+               C >= 1 && C <= widest && T < INT_MAX / 2 && S < INT_MAX / 2 &&
            borders_fit(seg.starts, seg.n + 1) && (t_has(seg.kv_starts) || (S == T && !t_has(seg.kv_used))) &&
            (!t_has(seg.kv_starts) || borders_fit(seg.kv_starts, seg.n + 1)) &&
            (!t_has(seg.kv_used) || borders_fit(seg.kv_used, seg.n));
@@ -45,7 +48,8 @@ Cost attention_fwd_cost(Backend *be, Tensor o, Tensor lse, Tensor q, Tensor k, T
                         float scale)
 {
     int64_t T = q.n[0], H = q.n[1], C = q.n[2];
-    REQUIRE(shapes_fit(q, k, v, seg) && is_heads(o, T, H, v.n[2]) && is_rows_f32(lse, H, T),
+    int64_t widest = attention_widest_head(be->device->name);
+    REQUIRE(shapes_fit(q, k, v, seg, widest) && is_heads(o, T, H, v.n[2]) && is_rows_f32(lse, H, T),
             "attention_fwd: o%s lse%s q%s k%s v%s starts%s", t_fmt(o), t_fmt(lse), t_fmt(q), t_fmt(k),
             t_fmt(v), t_fmt(seg.starts));
     int64_t keys = t_has(seg.kv_starts) ? seg.keys : T;
@@ -79,8 +83,8 @@ Cost attention_bwd_cost(Backend *be, Tensor dq, Tensor dk, Tensor dv, Tensor del
                         Tensor lse, Tensor q, Tensor k, Tensor v, Segments seg, float scale)
 {
     int64_t T = q.n[0], S = k.n[0], H = q.n[1], G = k.n[1], C = q.n[2];
-    REQUIRE(shapes_fit(q, k, v, seg), "attention_bwd: q%s k%s v%s starts%s", t_fmt(q), t_fmt(k), t_fmt(v),
-            t_fmt(seg.starts));
+    REQUIRE(shapes_fit(q, k, v, seg, MAX_C), "attention_bwd: q%s k%s v%s starts%s", t_fmt(q), t_fmt(k),
+            t_fmt(v), t_fmt(seg.starts));
     REQUIRE(is_heads(dq, T, H, C) && is_heads(dk, S, G, C) && is_heads(dv, S, G, v.n[2]) &&
             is_heads(dout, T, H, v.n[2]) && is_heads(o, T, H, v.n[2]) && is_rows_f32(lse, H, T) &&
             is_rows_f32(delta, H, T),

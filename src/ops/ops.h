@@ -68,6 +68,9 @@ typedef struct Segments {
     int64_t keys;             /* total rows of keys, with kv_starts */
 } Segments;
 
+/* Components of a head that forward attention takes on a device, by its name. */
+int64_t attention_widest_head(const char *device);
+
 /* Backward attention of bf16 rows on a GPU: rows, documents, rows of the longest, query and key heads, their
  * width; repeat: Backend.repeat. */
 typedef struct AttentionWork { int64_t T, docs, longest, H, G, C; bool causal, repeat; } AttentionWork;
