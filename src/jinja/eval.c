@@ -214,6 +214,9 @@ static Status eval_builtin(Jinja *j, const Node *n, Value *out)
     Args  a;
     if (n->a) TRY(eval(j, n->a, &self));
     TRY(eval_args(j, &n->list, &a));
+    if (!n->builtin)
+        return fail(E_DATA, "No %s named '%.*s' found.", n->kind == N_TEST ? "test" : "filter",
+                    (int)n->value.n, n->value.s);
     return call_builtin(j, n->builtin, self, &a, out);
 }
 

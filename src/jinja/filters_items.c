@@ -6,10 +6,12 @@
 
 #define FILTER(f) static Status f(Jinja *j, Value self, const Value *a, Value *out)
 
-static Status generator(Value *out, const Value *v, size_t n)
+static Status generator(Jinja *j, Value *out, const Value *v, size_t n)
 {
-    *out             = list(v, n);
-    return out->kind = V_GENERATOR, OK;
+    Generator *g;
+    TAKE(j, g, 1);
+    *g          = (Generator){ v, (uint32_t)n };
+    return *out = (Value){ .kind = V_GENERATOR, .generator = g }, OK;
 }
 
 static Status attribute_step(Jinja *j, Value *v, const char *s, size_t n)
@@ -121,16 +123,17 @@ FILTER(filter_dictsort)
 
 FILTER(filter_items)
 {
-    if (self.kind == V_UNDEFINED) return generator(out, NULL, 0);
+    if (self.kind == V_UNDEFINED) return generator(j, out, NULL, 0);
     if (self.kind != V_DICT) return fail(E_DATA, "Can only get item pairs from a mapping.");
     TRY(pairs_of(j, self, out));
-    return generator(out, out->item, out->n);
+    return generator(j, out, out->item, out->n);
 }
 
 FILTER(filter_first)
 {
     Value items;
     TRY(iterate(j, self, &items));
+    if (self.kind == V_GENERATOR && items.n) self.generator->item = items.item + 1, self.generator->n = items.n - 1;
     if (items.n) return *out = items.item[0], OK;
     return undefined(j, out, "No first item, sequence was empty.");
 }
@@ -138,6 +141,7 @@ FILTER(filter_first)
 FILTER(filter_last)
 {
     Value items;
+    if (self.kind == V_GENERATOR) return fail(E_DATA, "'generator' object is not reversible");
     TRY(iterate(j, self, &items));
     if (items.n) return *out = items.item[items.n - 1], OK;
     return undefined(j, out, "No last item, sequence was empty.");
@@ -151,8 +155,8 @@ FILTER(filter_reverse)
     Value       items;
     if (self.kind == V_STR) return get_slice(j, self, bound, out);
     TRY(iterate(j, self, &items));
-    TRY(get_slice(j, items, bound, out));
-    return out->kind = V_GENERATOR, OK;
+    TRY(get_slice(j, items, bound, &items));
+    return generator(j, out, items.item, items.n);
 }
 
 FILTER(filter_join)
@@ -212,7 +216,7 @@ FILTER(filter_unique)
         TRY(contains(j, key[i], list(key, n), &seen));
         if (!seen) kept[n] = items.item[i], key[n++] = key[i];
     }
-    return generator(out, kept, n);
+    return generator(j, out, kept, n);
 }
 
 FILTER(filter_batch)
@@ -233,7 +237,7 @@ FILTER(filter_batch)
         size_t left = items.n - i * (size_t)size;
         rows[i]     = list(cell + i * (size_t)size, fill || left > (size_t)size ? (size_t)size : left);
     }
-    return generator(out, rows, n);
+    return generator(j, out, rows, n);
 }
 
 FILTER(filter_slice)
@@ -255,7 +259,7 @@ FILTER(filter_slice)
         if (fill && extra && (size_t)i >= extra) row[len++] = a[1];
         rows[i] = list(row, len), used += len;
     }
-    return generator(out, rows, (size_t)n);
+    return generator(j, out, rows, (size_t)n);
 }
 
 /* map('upper'), map('replace', 'a', 'b'), map(attribute='x', default=y) */
@@ -271,7 +275,7 @@ static Status filter_map(Jinja *j, Value self, const Args *a, Value *out)
 {
     Value          items, *item;
     const Builtin *f = NULL;
-    if (!self.kind || !truth(self)) return generator(out, NULL, 0);
+    if (!self.kind || !truth(self)) return generator(j, out, NULL, 0);
     if (a->n) {
         TRY(want_str(a->v[0]));
         f = filter_named(a->v[0].s, a->v[0].n);
@@ -281,7 +285,7 @@ static Status filter_map(Jinja *j, Value self, const Args *a, Value *out)
     TRY(iterate(j, self, &items));
     TAKE(j, item, items.n);
     for (uint32_t i = 0; i < items.n; i++) TRY(map_one(j, items.item[i], a, f, &item[i]));
-    return generator(out, item, items.n);
+    return generator(j, out, item, items.n);
 }
 
 /* Keeps the elements whose test gives `want`; the test is the argument after `skip`, or truth. */
@@ -290,6 +294,7 @@ static Status choose(Jinja *j, Value self, const Args *a, int skip, bool want, V
     Value          items, *kept, v, yes;
     size_t         n    = 0;
     const Builtin *test = NULL;
+    if (!truth(self)) return generator(j, out, NULL, 0);
     if (a->n > skip) {
         TRY(want_str(a->v[skip]));
         test = test_named(a->v[skip].s, a->v[skip].n);
@@ -305,7 +310,7 @@ static Status choose(Jinja *j, Value self, const Args *a, int skip, bool want, V
         else yes = v;
         if (truth(yes) == want) kept[n++] = items.item[i];
     }
-    return generator(out, kept, n);
+    return generator(j, out, kept, n);
 }
 
 static Status filter_select(Jinja *j, Value self, const Args *a, Value *out)

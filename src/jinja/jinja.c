@@ -33,7 +33,8 @@ static Status parse(JinjaTemplate *t)
 {
     static const char *const none_[] = { NULL };
     Parser                   p       = { .t = t, .at = t->token };
-    return parse_block(&p, &t->body, none_);
+    TRY(parse_block(&p, &t->body, none_));
+    return check_names(&p);
 }
 
 Status jinja_open(JinjaTemplate **out, const char *source, size_t len, const char *name)

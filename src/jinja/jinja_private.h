@@ -47,6 +47,7 @@ typedef struct Value {
         struct Method        *method;
         struct Loop          *loop;
         struct Cycler        *cycler; /* of joiners too */
+        struct Generator     *generator;
     };
 } Value;
 
@@ -55,6 +56,11 @@ typedef struct Dict {
     int64_t n, cap;
     int     item;
 } Dict; /* item: see JinjaSpan */
+/* What filters such as map yield: it is read once, as in Python. */
+typedef struct Generator {
+    const Value *item;
+    uint32_t     n; /* elements that were not read yet */
+} Generator;
 typedef struct Method {
     Value                 self;
     const struct Builtin *builtin;
@@ -300,7 +306,8 @@ typedef struct Parser {
     JinjaTemplate  *t;
     const LexToken *at;
     int             depth;
-    bool            loop;
+    bool            loop, soft; /* soft: in an if, where a filter or test may be unknown until it is reached */
+    const Node     *unknown;    /* the first unknown filter or test elsewhere */
 } Parser;
 MUST Status lex(JinjaTemplate *t, const char *source, size_t len);
 MUST Status fail_at(const JinjaTemplate *t, int line, const char *fmt, ...)
@@ -317,6 +324,7 @@ MUST Status parse_or(Parser *p, Node **out);                     /* without an i
 MUST Status parse_tuple(Parser *p, Node **out, bool conditions); /* a, b, c without brackets */
 MUST Status parse_unary(Parser *p, Node **out);
 MUST Status parse_call_args(Parser *p, NodeList *args);
+MUST Status check_names(const Parser *p);          /* refuses the template with p->unknown */
 MUST Status parse_filters(Parser *p, Node **node); /* a | b | c, `*node` may be NULL */
 MUST Status parse_block(Parser *p, NodeList *body, const char *const *until);
 MUST Status parse_statement(Parser *p, NodeList *body);

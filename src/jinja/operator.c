@@ -185,5 +185,6 @@ Status contains(Jinja *j, Value item, Value in, bool *out)
     }
     if (in.kind == V_UNDEFINED) return *out = false, OK;
     if (!is_sequence(in)) return fail(E_DATA, "argument of type '%s' is not iterable", type_name(in));
+    if (in.kind == V_GENERATOR) TRY(iterate(j, in, &in));
     return contains_item(j, item, in, out);
 }

@@ -110,9 +110,11 @@ Status parse_block(Parser *p, NodeList *body, const char *const *until)
 static Status parse_body(Parser *p, NodeList *body, const char *close)
 {
     const char *const until[] = { close, NULL };
+    bool              soft    = p->soft;
+    p->soft                   = false;
     TRY(expect_end(p));
     TRY(parse_block(p, body, until));
-    p->at++;
+    p->at++, p->soft = soft;
     return expect_end(p);
 }
 
@@ -121,7 +123,9 @@ static Status parse_if(Parser *p, Node **out)
 {
     static const char *const until[] = { "elif", "else", "endif", NULL }, *const end[] = { "endif", NULL };
     Node *n;
+    bool  outer = p->soft;
     TRY(new_node(p, N_IF, out));
+    p->soft = true;
     for (n = *out;; n = n->other.v[0]) {
         TRY(parse_tuple(p, &n->a, false));
         TRY(expect_end(p));
@@ -135,7 +139,7 @@ static Status parse_if(Parser *p, Node **out)
         TRY(expect_end(p));
         TRY(parse_block(p, &n->other, end));
     }
-    p->at++;
+    p->at++, p->soft = outer;
     return expect_end(p);
 }
 
@@ -169,12 +173,13 @@ static Status parse_for(Parser *p, Node **out)
 {
     static const char *const until[] = { "else", "endfor", NULL }, *const end[] = { "endfor", NULL };
     Node *n;
-    bool  outer = p->loop;
+    bool  outer = p->loop, soft = p->soft;
     TRY(new_node(p, N_FOR, out));
     n = *out;
     TRY(parse_target(p, &n->a));
     TRY(expect_word(p, "in"));
     TRY(parse_tuple(p, &n->b, false));
+    p->soft = false;
     if (skip_name(p, "if")) TRY(parse_expression(p, &n->c));
     n->flag = skip_name(p, "recursive");
     TRY(expect_end(p));
@@ -185,7 +190,7 @@ static Status parse_for(Parser *p, Node **out)
         TRY(expect_end(p));
         TRY(parse_block(p, &n->other, end));
     }
-    p->at++;
+    p->at++, p->soft = soft;
     return expect_end(p);
 }
 

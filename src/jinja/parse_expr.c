@@ -202,6 +202,32 @@ static Status parse_postfix(Parser *p, Node **node)
     }
 }
 
+/* Jinja refuses an unknown filter or test when it compiles a template, except in an if or an inline if, where it
+ * fails when it is reached. The first part of an inline if is parsed before its `if` is seen, so the first
+ * unknown name is kept in p->unknown, and parse_expression forgets it again there. */
+static void note_unknown(Parser *p, const Node *n)
+{
+    if (!n->builtin && !p->soft && !p->unknown) p->unknown = n;
+}
+
+/* Jinja's own filters that are not read here are refused wherever they stand. */
+static bool is_unread_filter(Value name)
+{
+    static const char *const words[] = { "filesizeformat", "pprint", "random", "striptags", "urlize",
+                                         "wordwrap", "xmlattr" };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (is_text(name, words[i])) return true;
+    return false;
+}
+
+Status check_names(const Parser *p)
+{
+    const Node *n = p->unknown;
+    if (!n) return OK;
+    return fail_at(p->t, n->line, "No %s named '%.*s'.", n->kind == N_TEST ? "test" : "filter",
+                   (int)n->value.n, n->value.s);
+}
+
 /* A dotted name is one name in Jinja; none of ours has a dot. */
 static Status parse_filter(Parser *p, Node **node)
 {
@@ -210,7 +236,9 @@ static Status parse_filter(Parser *p, Node **node)
     n->a = *node;
     TRY(expect_name(p, &n->value));
     n->builtin = filter_named(n->value.s, n->value.n);
-    if (!n->builtin) return fail_at(p->t, n->line, "No filter named '%.*s'.", (int)n->value.n, n->value.s);
+    if (is_unread_filter(n->value))
+        return fail_at(p->t, n->line, "the filter '%.*s' is not read here", (int)n->value.n, n->value.s);
+    note_unknown(p, n);
     if (at_op(p, '(')) TRY(parse_call_args(p, &n->list));
     return *node = n, OK;
 }
@@ -243,7 +271,7 @@ static Status parse_test(Parser *p, Node **node)
     n->a = *node;
     TRY(expect_name(p, &n->value));
     n->builtin = test_named(n->value.s, n->value.n);
-    if (!n->builtin) return fail_at(p->t, n->line, "No test named '%.*s'.", (int)n->value.n, n->value.s);
+    note_unknown(p, n);
     if (at_op(p, '(')) TRY(parse_call_args(p, &n->list));
     else if (at_name(p, "is")) return fail_at(p->t, n->line, "You cannot chain multiple tests with is");
     else if (starts_test_argument(p)) {
@@ -396,22 +424,32 @@ Status parse_or(Parser *p, Node **out)
     return OK;
 }
 
+/* x if a else b, after x. */
+static Status parse_condition(Parser *p, Node **out)
+{
+    Node *n;
+    bool  outer = p->soft;
+    TRY(new_node(p, N_COND, &n));
+    p->at++, p->soft = true;
+    n->b = *out;
+    TRY(parse_or(p, &n->a));
+    if (at_name(p, "else")) {
+        p->at++;
+        TRY(parse_expression(p, &n->c));
+    }
+    p->soft     = outer;
+    return *out = n, OK;
+}
+
 Status parse_expression(Parser *p, Node **out)
 {
+    const Node *unknown = p->unknown;
     if (p->depth > PARSE_DEPTH) return fail_at(p->t, p->at->line, "expressions are nested too deeply");
     p->depth++;
     TRY(parse_or(p, out));
     while (at_name(p, "if")) {
-        Node *n;
-        TRY(new_node(p, N_COND, &n));
-        p->at++;
-        n->b = *out;
-        TRY(parse_or(p, &n->a));
-        if (at_name(p, "else")) {
-            p->at++;
-            TRY(parse_expression(p, &n->c));
-        }
-        *out = n;
+        p->unknown = unknown;
+        TRY(parse_condition(p, out));
     }
     return p->depth--, OK;
 }

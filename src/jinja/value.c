@@ -370,6 +370,10 @@ static Status iterate_str(Jinja *j, Value s, Value *out)
 Status iterate(Jinja *j, Value v, Value *out)
 {
     TRY(spend(j, 1));
+    if (v.kind == V_GENERATOR) {
+        *out                  = list(v.generator->item, v.generator->n);
+        return v.generator->n = 0, OK;
+    }
     if (is_sequence(v)) return *out = list(v.item, v.n), OK;
     if (v.kind == V_STR) return iterate_str(j, v, out);
     if (v.kind == V_DICT) return *out = list(v.dict->key, (size_t)v.dict->n), OK;
