@@ -304,6 +304,35 @@ f // 1 ~ f % 1 ~ -f // 1
 'x' * 0 ~ 'x' * -1
 "{{ not a tag }}"
 'a%}b'
+no | selectattr('role', 'equalto', 'user') | list | length ~ z | rejectattr('x') | list ~ no | select | list ~ e | map('upper') | list
+no | select('nosuchtest') | list
+[] | selectattr('x', 'nosuchtest') | list
+(l | reverse) | list ~ (l | map('string') | reverse | join)
+(l | map('string')) | last
+l | map('string') | first ~ 2 in (l | map('int'))
+x | int
+x | float
+no.x | int
+no | int ~ no | float ~ [] | int(4)
+no[1:]
+n[:2]
+d[1:]
+x[1:]
+x | indent
+n | indent
+n | truncate(3)
+x is callable ~ n is callable
+m | sort(attribute='role,n') | map(attribute='n') | list ~ m | sort(attribute='n,role', reverse=true) | map(attribute='n') | list
+m | sort(attribute='zz') | map(attribute='n') | list
+m | sort(attribute='x') | list
+m | groupby('zz', default='none') | list | length
+'%s' % [1, 2] ~ 'a' % [1] ~ 'a' % x
+x | nofilter if z else 1
+1 if n else x | nofilter
+x | nofilter if n else 1
+1 if n is nosuchtest else 2
+[x | nofilter if z]
+(x | nofilter) ~ (1 if n)
 """.strip("\n").split("\n")
 
 TEMPLATES = [
@@ -359,6 +388,12 @@ TEMPLATES = [
     "{{ (l | map('string')) | length }}", "{% if l | select('odd') %}y{% endif %}", "{{ l | select('odd') is iterable }}", "{{ dict(m[0], role='x').role }}", "{{ dict(m[0]).update }}",
     "{% set x = dict(a=1) %}{% set x.a = 2 %}", "{% set x = {'a': 1} %}{{ x | items | list }}", "{{ {'a': 1, 'a': 2} }}", "{{ {n: s}[7] }}", "{{ {[1]: 2} }}",
     "{% break %}", "{% if n %}", "{% for i in l %}", "{{ n", "{{ n }", "{% if %}x{% endif %}", "{% unknown %}", "{{ 1 + }}", "{{ (1 }}", "{{ [1 }}", "{% endif %}", "{# a", "{% raw %}x", "{{ 'a }}", "{{ $ }}", "{{ a b }}",
+    "{% if z %}{{ x | from_json }}{% endif %}a", "{% if n %}{{ x | from_json }}{% endif %}a", "{% if n %}a{% elif x | nofilter %}b{% else %}{{ 1 | nofilter(2) }}{% endif %}",
+    "{% if z %}{% for i in l %}{{ i | nofilter }}{% endfor %}{% endif %}a", "{% if z %}{% for i in l | nofilter %}{% endfor %}{% endif %}a", "{% if z %}{% macro f() %}{{ 1 | nofilter }}{% endmacro %}{% endif %}a",
+    "{% if z %}{% set q %}{{ 1 | nofilter }}{% endset %}{% endif %}a", "{% if z %}{% set q = 1 | nofilter %}{% endif %}a", "{% if z is nosuchtest %}a{% endif %}", "{% for i in l if i is nosuchtest %}a{% endfor %}",
+    "{% if z %}{% if n %}{{ x | nofilter }}{% endif %}{% endif %}b{{ x | nofilter }}", "{% set g = l | map('string') %}{{ g | list }}{{ g | list }}{% for i in g %}x{% else %}e{% endfor %}",
+    "{% set g = m | selectattr('role', 'equalto', 'user') %}{% for i in g %}{{ i.content }}{% endfor %}{% for i in g %}{{ i.content }}{% endfor %}{% if g %}y{% endif %}", "{% set g = l | select('odd') %}{{ g | first }}{{ g | list }}",
+    "{% set g = d | items %}{{ g | list | length }}{{ g | list | length }}{% set k = d.items() %}{{ k | list | length }}{{ k | list | length }}",
     "{% set %}", "{% macro %}", "{{ f(a=1, 2) }}", "{% macro f(a=1, b) %}{% endmacro %}", "{% include 'x' %}", "{% extends 'x' %}", "{% import 'x' as y %}", "{% do x %}",
 ]
 

@@ -120,6 +120,7 @@ FILTER(filter_int)
     int64_t base = 10;
     Value   v;
     *out = a[0].kind == V_ABSENT ? integer(0) : a[0];
+    if (self.kind == V_UNDEFINED) return fail_undefined(self);
     if (a[1].kind != V_ABSENT) TRY(want_int(a[1], &base));
     if (self.kind == V_FLOAT && fits_int(self.f)) return *out = integer((int64_t)self.f), OK;
     if (self.kind == V_INT || self.kind == V_BOOL) return *out = integer(whole(self)), OK;
@@ -132,6 +133,7 @@ FILTER(filter_int)
 FILTER(filter_float)
 {
     *out = a[0].kind == V_ABSENT ? real(0) : a[0];
+    if (self.kind == V_UNDEFINED) return fail_undefined(self);
     if (is_number(self)) return *out = real(number(self)), OK;
     Value v;
     if (self.kind == V_STR && read_number(self, 10, true, &v)) *out = v;
@@ -171,7 +173,9 @@ FILTER(filter_indent)
     Value   by    = a[0], lines;
     int64_t width = 4;
     Buffer  b     = { 0 };
-    TRY(to_str(j, &self, self));
+    if (self.kind == V_UNDEFINED) return fail_undefined(self);
+    if (self.kind != V_STR)
+        return fail(E_DATA, "unsupported operand type(s) for +=: '%s' and 'str'", type_name(self));
     if (by.kind != V_STR) {
         if (by.kind != V_ABSENT) TRY(want_int(by, &width));
         TRY(spaces(j, width, &by));
@@ -192,6 +196,8 @@ FILTER(filter_truncate)
 {
     int64_t most = 255, leeway = 5;
     Value   end = a[2].kind == V_STR ? a[2] : text_of("...");
+    if (self.kind != V_STR && !is_sequence(self) && self.kind != V_DICT && self.kind != V_UNDEFINED)
+        return fail(E_DATA, "object of type '%s' has no len()", type_name(self));
     TRY(to_str(j, &self, self));
     if (a[0].kind != V_ABSENT) TRY(want_int(a[0], &most));
     if (a[3].kind != V_ABSENT && a[3].kind != V_NONE) TRY(want_int(a[3], &leeway));

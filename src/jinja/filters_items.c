@@ -45,12 +45,37 @@ static Status attribute_of(Jinja *j, Value v, Value path, Value *out)
     return attribute_or(j, v, path, (Value){ .kind = V_ABSENT }, out);
 }
 
-/* The key of a sort: an attribute or the value, in lower case unless case counts. */
-static Status sort_key(Jinja *j, Value v, Value attribute, bool cased, Value *out)
+static bool is_given(Value v) { return v.kind != V_ABSENT && v.kind != V_NONE; }
+
+static Status fold_case(Jinja *j, Value v, bool cased, Value *out)
 {
-    if (attribute.kind != V_ABSENT && attribute.kind != V_NONE) TRY(attribute_of(j, v, attribute, &v));
     if (v.kind == V_STR && !cased) return change_case(j, out, v, CASE_LOWER);
     return *out = v, OK;
+}
+
+/* The key of an element: an attribute or the value, in lower case unless case counts. */
+static Status sort_key(Jinja *j, Value v, Value attribute, bool cased, Value *out)
+{
+    if (is_given(attribute)) TRY(attribute_of(j, v, attribute, &v));
+    return fold_case(j, v, cased, out);
+}
+
+/* The keys of sort(attribute='a,b') are lists of the attributes' values, in Jinja too: equal elements are not
+ * compared further, so that attributes which are nowhere defined leave the order as it is. */
+static Status sort_attributes(Jinja *j, Value v, Value attributes, bool cased, Value *out)
+{
+    Value      *key;
+    size_t      n = 0, len;
+    const char *p = attributes.s, *end = p + attributes.n;
+    TAKE(j, key, attributes.n + 1);
+    for (; p <= end; p += len + 1) {
+        const char *comma = memchr(p, ',', (size_t)(end - p));
+        len               = (size_t)((comma ? comma : end) - p);
+        TRY(attribute_of(j, v, str(p, len), &key[n]));
+        TRY(fold_case(j, key[n], cased, &key[n]));
+        n++;
+    }
+    return *out = list(key, n), OK;
 }
 
 static Status keys_of(Jinja *j, Value items, Value attribute, bool cased, Value **out)
@@ -103,7 +128,10 @@ FILTER(filter_sort)
 {
     Value items, *key;
     TRY(iterate(j, self, &items));
-    TRY(keys_of(j, items, a[2], truth(a[1]), &key));
+    if (a[2].kind != V_STR) TRY(keys_of(j, items, a[2], truth(a[1]), &key));
+    else TAKE(j, key, items.n);
+    for (uint32_t i = 0; a[2].kind == V_STR && i < items.n; i++)
+        TRY(sort_attributes(j, items.item[i], a[2], truth(a[1]), &key[i]));
     return sorted(j, items, key, truth(a[0]), out);
 }
 
@@ -156,6 +184,7 @@ FILTER(filter_reverse)
     if (self.kind == V_STR) return get_slice(j, self, bound, out);
     TRY(iterate(j, self, &items));
     TRY(get_slice(j, items, bound, &items));
+    if (self.kind == V_GENERATOR) return *out = items, OK;
     return generator(j, out, items.item, items.n);
 }
 
@@ -330,22 +359,33 @@ static Status filter_rejectattr(Jinja *j, Value self, const Args *a, Value *out)
     return choose(j, self, a, 1, false, out);
 }
 
+static Status group_keys(Jinja *j, Value items, const Value *a, Value **out)
+{
+    TAKE(j, *out, items.n);
+    for (uint32_t i = 0; i < items.n; i++) {
+        Value v;
+        TRY(attribute_or(j, items.item[i], a[0], a[1], &v));
+        TRY(fold_case(j, v, truth(a[2]), &(*out)[i]));
+    }
+    return OK;
+}
+
 /* (key, elements) for each key, in the order of the keys. */
 FILTER(filter_groupby)
 {
     Value    items, *key, *group, *cell, order, *sorted_key;
     uint32_t n = 0;
     TRY(iterate(j, self, &items));
-    TRY(keys_of(j, items, a[0], truth(a[2]), &key));
+    TRY(group_keys(j, items, a, &key));
     TRY(sorted(j, items, key, false, &order));
-    TRY(keys_of(j, order, a[0], truth(a[2]), &sorted_key));
+    TRY(group_keys(j, order, a, &sorted_key));
     TAKE(j, group, items.n);
     TAKE(j, cell, 2 * (size_t)items.n);
     for (uint32_t i = 0, from = 0; i < order.n; i++) {
         bool even = false;
         if (i + 1 < order.n) TRY(equal(j, sorted_key[i], sorted_key[i + 1], &even));
         if (even) continue;
-        TRY(attribute_of(j, order.item[from], a[0], &cell[2 * n]));
+        TRY(attribute_or(j, order.item[from], a[0], a[1], &cell[2 * n]));
         cell[2 * n + 1] = list(order.item + from, i + 1 - from);
         group[n] = list(cell + 2 * n, 2), group[n++].kind = V_TUPLE;
         from = i + 1;

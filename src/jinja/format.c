@@ -147,7 +147,9 @@ Status format_percent(Jinja *j, Value format, const Args *a, Value *out)
         p = next + 1;
         TRY(percent_one(j, &b, a, &used, &p, end));
     }
-    if (used < a->n && !(a->n == 1 && a->v[0].kind == V_DICT))
+    /* Python takes one argument with items for a mapping, of which nothing need be used. */
+    if (used < a->n &&
+        !(a->n == 1 && (a->v[0].kind == V_DICT || a->v[0].kind == V_LIST || a->v[0].kind == V_UNDEFINED)))
         return fail(E_DATA, "not all arguments converted during string formatting");
     return *out = buffer_str(&b), OK;
 }

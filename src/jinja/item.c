@@ -142,8 +142,9 @@ Status get_slice(Jinja *j, Value o, const Value bound[3], Value *out)
     Value  *item;
     size_t  k = 0;
     if (o.kind == V_UNDEFINED) return fail_undefined(o);
+    if (o.kind == V_DICT) return fail(E_DATA, "unhashable type: 'slice'");
     if (o.kind != V_STR && o.kind != V_LIST && o.kind != V_TUPLE)
-        return no_element(j, o, text_of("slice"), out);
+        return fail(E_DATA, "'%s' object is not subscriptable", type_name(o));
     TRY(length(j, o, &n));
     TRY(slice_bounds(bound, n, &from, &to, &step));
     TRY(spend(j, o.n / 64));

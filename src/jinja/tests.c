@@ -24,7 +24,7 @@ TEST(is_iterable, self.kind == V_STR || self.kind == V_DICT || self.kind == V_UN
 TEST(is_row, self.kind == V_STR || self.kind == V_DICT || self.kind == V_UNDEFINED || self.kind == V_LIST ||
                  self.kind == V_TUPLE)
 TEST(is_callable, self.kind == V_MACRO || self.kind == V_BUILTIN || self.kind == V_METHOD ||
-                      self.kind == V_JOINER || self.kind == V_LOOP)
+                      self.kind == V_JOINER || self.kind == V_LOOP || self.kind == V_UNDEFINED)
 TEST(is_escaped, self.kind == V_STR && self.markup)
 TEST(is_sameas, same(self, a[0]))
 TEST(is_filter, self.kind == V_STR && filter_named(self.s, self.n))
