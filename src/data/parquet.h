@@ -1,7 +1,8 @@
 /* data/parquet.h -- the parts of a Parquet reader: metadata, pages and the values of a row.
  *
- * Nothing is loaded whole. Opening reads the footer and counts the rows of every page; reading a row decodes
- * the pages that it lies in, one of each column. Lengths in the file are never trusted; a page may have at
+ * Nothing is loaded whole. Opening reads the footer and the first row of every page, from the file's
+ * OffsetIndex where it has one, else by counting the rows of each page; reading a row decodes the pages that
+ * it lies in, one of each column. Lengths in the file are never trusted; a page may have at
  * most PARQUET_PAGE_MAX bytes, which bounds the memory of a reading thread to that per column. */
 #ifndef DATA_PARQUET_H
 #define DATA_PARQUET_H
@@ -33,7 +34,7 @@ typedef struct ParquetNode {
     ParquetType         type;
     int                 type_length, children, column, first;
     int                 max_def, max_rep;
-    bool                is_list, is_map, is_text;
+    bool                is_list, is_map, is_text, is_unsigned;
     struct ParquetNode *child; /* `children` of them, not adjacent to their own children */
 } ParquetNode;
 
@@ -45,9 +46,11 @@ typedef struct ParquetPage {
 } ParquetPage;
 typedef struct ParquetChunk {
     uint64_t begin, end;
+    bool     outside; /* of the file: allowed where the row group is empty */
     Codec    codec;
     uint64_t dictionary;
     bool     has_dictionary;
+    int64_t  index, index_bytes; /* its OffsetIndex; 0 bytes: there is none */
 } ParquetChunk;
 
 typedef struct ParquetColumn {
@@ -70,6 +73,11 @@ typedef struct Parquet {
 } Parquet;
 
 MUST Status parquet_open(Parquet *p, const char *path, const void *bytes, size_t len);
+int64_t     parquet_group_end(const Parquet *p, int group); /* the row after its last */
+/* Lists the pages of a chunk by its OffsetIndex. *found is false where the chunk has none that can be true: its
+ * pages are then counted one by one. */
+MUST Status parquet_index_read(const Parquet *p, ParquetColumn *c, int group, bool *found);
+MUST Status parquet_page_add(ParquetColumn *c, ParquetPage page);
 void        parquet_close(Parquet *p); /* twice is fine */
 
 /* One value with its levels. Of a number, `bits` holds it; of bytes, they belong to the page. */

@@ -77,11 +77,23 @@ static void insert(ParquetCache *c, CachedPage *e)
     c->entry[slot] = e, c->bytes += e->bytes;
 }
 
+/* The rows that begin in a page by the list of pages. */
+static int64_t listed_rows(const Parquet *p, const ParquetColumn *c, int64_t page)
+{
+    const ParquetPage *at = &c->page[page], *next = at + 1;
+    bool               last = page + 1 == c->pages || next->chunk != at->chunk;
+    return (last ? parquet_group_end(p, at->chunk) : next->row) - at->row;
+}
+
 static Status decode(const Parquet *p, int column, int64_t page, CachedPage *e)
 {
     const ParquetColumn *c = &p->column[column];
     ParquetHead          h;
     TRY(parquet_page(p, c, &c->page[page], false, &e->keep, &e->cells, &e->rows));
+    if (e->rows != listed_rows(p, c, page))
+        return fail(E_DATA, "%s: Parquet: byte %llu: a page has %lld rows, its list says %lld", p->path,
+                    (unsigned long long)c->page[page].offset, (long long)e->rows,
+                    (long long)listed_rows(p, c, page));
     TRY(parquet_head(p, c->page[page].offset, c->chunk[c->page[page].chunk].end, &h));
     e->start = mem_pool_alloc(&e->keep, (size_t)(e->rows + 1) * sizeof *e->start);
     for (int64_t i = 0, k = 0; i < e->cells.n; i++)

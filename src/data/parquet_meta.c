@@ -16,12 +16,27 @@ static Status damaged(const Parquet *p, const char *what)
 typedef struct Element {
     ThriftText name;
     int        type, repeat, length, children, converted, logical;
+    bool       is_unsigned;
 } Element;
+
+enum { LOGICAL_INTEGER = 10, CONVERTED_UINT_8 = 11, CONVERTED_UINT_64 = 14 };
+
+static void read_integer_type(Thrift *t, Element *e)
+{
+    ThriftField f = { 0 };
+    while (thrift_next(t, &f))
+        if (f.id == 2) e->is_unsigned = !thrift_int(t, &f);
+        else thrift_skip(t, f.type);
+}
 
 static void read_logical(Thrift *t, Element *e)
 {
     ThriftField f = { 0 };
-    while (thrift_next(t, &f)) e->logical = f.id, thrift_skip(t, f.type);
+    while (thrift_next(t, &f)) {
+        e->logical = f.id;
+        if (f.id == LOGICAL_INTEGER && f.type == TH_STRUCT) read_integer_type(t, e);
+        else thrift_skip(t, f.type);
+    }
 }
 
 static Element read_element(Thrift *t)
@@ -66,6 +81,8 @@ static Status read_node(SchemaReader *r, ParquetNode *node, const ParquetNode *p
     node->is_map  = e->converted == 1 || e->converted == 2 || e->logical == 2;
     node->is_text = e->converted == 0 || e->converted == 4 || e->converted == 19 || e->logical == 1 ||
                     e->logical == 4 || e->logical == 12;
+    node->is_unsigned =
+        e->is_unsigned || (e->converted >= CONVERTED_UINT_8 && e->converted <= CONVERTED_UINT_64);
     node->max_def = (parent ? parent->max_def : 0) + (node->repeat != PQ_REQUIRED);
     node->max_rep = (parent ? parent->max_rep : 0) + (node->repeat == PQ_REPEATED);
     node->first   = r->p->columns;
@@ -102,7 +119,7 @@ static Status read_schema(Parquet *p, Thrift *t, const ThriftField *f)
 }
 
 /* Fields of a column's metadata that are used. */
-static Status read_chunk(Parquet *p, Thrift *t, ParquetChunk *c)
+static Status read_chunk(const Parquet *p, Thrift *t, ParquetChunk *c)
 {
     ThriftField f    = { 0 };
     int64_t     size = -1, data = -1, dictionary = -1, codec = 0;
@@ -116,7 +133,7 @@ static Status read_chunk(Parquet *p, Thrift *t, ParquetChunk *c)
     int64_t begin = dictionary > 0 && dictionary < data ? dictionary : data;
     if (t->damaged || begin < 4 || size < 0 || (uint64_t)begin > p->len ||
         (uint64_t)size > p->len - (uint64_t)begin)
-        return damaged(p, "a column lies outside the file");
+        return *c = (ParquetChunk){ .outside = true }, OK;
     *c = (ParquetChunk){ .begin = (uint64_t)begin, .end = (uint64_t)(begin + size), .codec = (Codec)codec };
     return OK;
 }
@@ -125,13 +142,17 @@ static Status read_column(Parquet *p, Thrift *t, ParquetChunk *c)
 {
     ThriftField f     = { 0 };
     bool        found = false;
+    int64_t     index = 0, bytes = 0;
     while (thrift_next(t, &f)) {
         if (f.id == 3 && f.type == TH_STRUCT) {
             TRY(read_chunk(p, t, c));
             found = true;
         } else if (f.id == 1) return damaged(p, "columns in other files are not read");
+        else if (f.id == 4) index = thrift_int(t, &f);
+        else if (f.id == 5) bytes = thrift_int(t, &f);
         else thrift_skip(t, f.type);
     }
+    c->index = index, c->index_bytes = bytes;
     return found && !t->damaged ? OK : damaged(p, "the footer is damaged");
 }
 
@@ -201,7 +222,12 @@ static Status read_footer(Parquet *p)
     return t.damaged || !p->columns ? damaged(p, "the footer is damaged") : OK;
 }
 
-static Status page_add(ParquetColumn *c, ParquetPage page)
+int64_t parquet_group_end(const Parquet *p, int group)
+{
+    return group + 1 < p->groups ? p->group_row[group + 1] : p->rows;
+}
+
+Status parquet_page_add(ParquetColumn *c, ParquetPage page)
 {
     if (!GROW(c->page, c->page_cap, c->pages + 1)) return fail(E_FIT, "no memory for an index of pages");
     c->page[c->pages++] = page;
@@ -224,7 +250,12 @@ static Status page_rows(const Parquet *p, const ParquetColumn *c, const ParquetP
 static Status index_chunk(Parquet *p, ParquetColumn *c, int group)
 {
     ParquetChunk *chunk = &c->chunk[group];
-    int64_t row = p->group_row[group], end = group + 1 < p->groups ? p->group_row[group + 1] : p->rows, rows;
+    int64_t       row = p->group_row[group], end = parquet_group_end(p, group), rows;
+    bool          indexed;
+    if (row == end) return OK;
+    if (chunk->outside) return damaged(p, "a column lies outside the file");
+    TRY(parquet_index_read(p, c, group, &indexed));
+    if (indexed) return OK;
     for (uint64_t at = chunk->begin; at < chunk->end && row < end;) {
         ParquetHead h;
         TRY(parquet_head(p, at, chunk->end, &h));
@@ -234,7 +265,7 @@ static Status index_chunk(Parquet *p, ParquetColumn *c, int group)
             TRY(page_rows(p, c, &page, &h, &rows));
             if (rows < 0 || rows > end - row)
                 return damaged(p, "a column has more values than the row group has rows");
-            TRY(page_add(c, page));
+            TRY(parquet_page_add(c, page));
             row += rows;
         }
         at = h.body + (uint64_t)h.packed;

@@ -135,7 +135,10 @@ static Status put_value(RowReader *r, const ParquetNode *n, const ParquetCell *c
     case PQ_BOOLEAN:
         return puts_(r, c->i ? "true" : "false");
     case PQ_INT32:
-    case PQ_INT64:
+        if (n->is_unsigned) return text_printf(r->out, "%lu", (unsigned long)(uint32_t)c->i);
+        return text_printf(r->out, "%lld", (long long)c->i);
+    case PQ_INT64: /* JSON's integers end at 2^63 here: larger ones are written as reals */
+        if (n->is_unsigned && c->i < 0) return put_real(r, (double)(uint64_t)c->i);
         return text_printf(r->out, "%lld", (long long)c->i);
     case PQ_FLOAT:
     case PQ_DOUBLE:

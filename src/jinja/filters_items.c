@@ -8,9 +8,9 @@
 
 static Status generator(Jinja *j, Value *out, const Value *v, size_t n)
 {
-    Generator *g;
+    ValueStream *g;
     TAKE(j, g, 1);
-    *g          = (Generator){ v, (uint32_t)n };
+    *g          = (ValueStream){ v, (uint32_t)n };
     return *out = (Value){ .kind = V_GENERATOR, .generator = g }, OK;
 }
 

@@ -47,7 +47,7 @@ typedef struct Value {
         struct Method        *method;
         struct Loop          *loop;
         struct Cycler        *cycler; /* of joiners too */
-        struct Generator     *generator;
+        struct ValueStream     *generator;
     };
 } Value;
 
@@ -57,10 +57,10 @@ typedef struct Dict {
     int     item;
 } Dict; /* item: see JinjaSpan */
 /* What filters such as map yield: it is read once, as in Python. */
-typedef struct Generator {
+typedef struct ValueStream {
     const Value *item;
     uint32_t     n; /* elements that were not read yet */
-} Generator;
+} ValueStream;
 typedef struct Method {
     Value                 self;
     const struct Builtin *builtin;
