@@ -110,9 +110,12 @@ def runs(values, width):
     return out
 
 
-def delta(values):
+def delta(values, wrap=0):
+    """wrap: differences are numbers of so many bits."""
     out = varint(128) + varint(4) + varint(len(values)) + zigzag(values[0] if values else 0)
     steps = [b - a for a, b in zip(values, values[1:])]
+    if wrap:
+        steps = [(s + (1 << wrap - 1)) % (1 << wrap) - (1 << wrap - 1) for s in steps]
     for i in range(0, len(steps), 128):
         block = steps[i:i + 128]
         low = min(block)
@@ -129,14 +132,14 @@ def delta(values):
 def plain(kind, values):
     if kind == 6:
         return b"".join(struct.pack("<I", len(v.encode())) + v.encode() for v in values)
-    return b"".join(struct.pack({2: "<q", 5: "<d"}[kind], v) for v in values)
+    return b"".join(struct.pack({1: "<i", 2: "<q", 5: "<d"}[kind], v) for v in values)
 
 
 def encode(kind, encoding, values):
     if encoding == 0:
         return plain(kind, values)
     if encoding == 5:
-        return delta(values)
+        return delta(values, 32 if kind == 1 else 0)
     texts = [v.encode() for v in values]
     if encoding == 6:
         return delta([len(t) for t in texts]) + b"".join(texts)
@@ -191,7 +194,7 @@ def column(out, col, groups, codec, encodings, version, rows_of_page):
         packed = CODECS[codec](body)
         out += Struct().i32(1, 2).i32(2, len(body)).i32(3, len(packed)).struct(7, Struct().i32(1, len(words)).i32(2, 0)).end() + packed
         dictionary = begin
-    first = len(out)
+    first, locations = len(out), []
     for i in range(0, len(groups), rows_of_page):
         part = groups[i:i + rows_of_page]
         cells = [c for row in part for c in cells_of(row)]
@@ -204,13 +207,31 @@ def column(out, col, groups, codec, encodings, version, rows_of_page):
             body = bytes([width]) + runs([words.index(v) for v in present], width)
         else:
             body = encode(kind, encoding, present)
+        at = len(out)
         out += page(body, (rep, dfn), len(cells), len(cells) - len(present), len(part), codec, encoding, version)
+        locations.append(Struct().i64(1, at).i32(2, len(out) - at).i64(3, i).end())
         values += len(cells)
     meta = Struct().i32(1, kind).list(2, 5, [zigzag(encoding)]).list(3, 8, [varint(len(name)) + name.encode()])
     meta.i32(4, codec).i64(5, values).i64(6, len(out) - begin).i64(7, len(out) - begin).i64(9, first)
     if dictionary is not None:
         meta.i64(11, dictionary)
-    return Struct().i64(2, begin).struct(3, meta).end()
+    return Struct().i64(2, begin).struct(3, meta), locations
+
+
+def index_chunk(out, chunk, locations):
+    """Appends the chunk's OffsetIndex."""
+    at = len(out)
+    out += Struct().list(1, 12, locations).end()
+    return chunk.i64(4, at).i32(5, len(out) - at).end()
+
+
+def empty_group(columns):
+    """A row group without rows, as Arrow writes it: its pages are nowhere."""
+    chunks = []
+    for name, kind, *_ in columns:
+        meta = Struct().i32(1, kind).list(2, 5, [zigzag(0)]).list(3, 8, [varint(len(name)) + name.encode()])
+        chunks.append(Struct().i64(2, 0).struct(3, meta.i32(4, 0).i64(5, 0).i64(6, 0).i64(7, 0).i64(9, 0)).end())
+    return Struct().list(1, 12, chunks).i64(2, 0).i64(3, 0).end()
 
 
 def element(name, repeat=None, kind=None, children=None, converted=None):
@@ -231,17 +252,26 @@ SCHEMA = [element("schema", children=3), element("id", 0, 2), element("messages"
           element("element", 0, None, 2), element("role", 1, 6, None, 0), element("content", 0, 6, None, 0), element("score", 1, 5)]
 
 
-def write(path, rows, codec, encodings, version, group_rows, page_rows):
-    out, groups = bytearray(b"PAR1"), []
+# Numbers of 32 bits, signed and unsigned.
+NUMBERS = [("i", 1, 0, 0, lambda row: [(0, 0, row["i"])]), ("u", 1, 0, 0, lambda row: [(0, 0, (row["u"] + 2**31) % 2**32 - 2**31)])]
+NUMBERS_SCHEMA = [element("schema", children=2), element("i", 0, 1), element("u", 0, 1, None, 13)]
+NUMBER_ROWS = [{"i": 2**31 - 1, "u": 2**32 - 1}, {"i": -2**31, "u": 0}, {"i": 5, "u": 2**31}, {"i": -1, "u": 1}]
+
+
+def write(path, rows, codec, encodings, version, group_rows, page_rows, columns=None, schema=None, indexed=False):
+    """indexed: with OffsetIndexes, and an empty row group before the others."""
+    columns, schema = columns or COLUMNS, schema or SCHEMA
+    out, groups = bytearray(b"PAR1"), [empty_group(columns)] if indexed else []
     for i in range(0, len(rows), group_rows):
         part = rows[i:i + group_rows]
         chunks = []
-        for col in COLUMNS:
+        for col in columns:
             if col[0] == "content":
                 col = (col[0], col[1], 2, 1, lambda row: [(r, 2, v) for r, _, v in message_cells("content")(row)])
             chunks.append(column(out, col, part, codec, encodings, version, page_rows))
+        chunks = [index_chunk(out, *c) if indexed else c[0].end() for c in chunks]
         groups.append(Struct().list(1, 12, chunks).i64(2, 0).i64(3, len(part)).end())
-    footer = Struct().i32(1, 1).list(2, 12, SCHEMA).i64(3, len(rows)).list(4, 12, groups).end()
+    footer = Struct().i32(1, 1).list(2, 12, schema).i64(3, len(rows)).list(4, 12, groups).end()
     with open(path, "wb") as f:
         f.write(bytes(out) + footer + struct.pack("<I", len(footer)) + b"PAR1")
 
@@ -252,6 +282,11 @@ def main():
              "lz4-delta": (7, {6: 6, 2: 5}, 2, 6, 99), "hadoop-delta-bytes": (5, {6: 7, 2: 5}, 1, 99, 2)}
     for name, args in cases.items():
         write(f"tests/parquet/{name}.parquet", rows, *args)
+    write("tests/parquet/indexed.parquet", rows, 1, {6: 8}, 1, 7, 2, indexed=True)
+    write("tests/parquet/numbers.parquet", NUMBER_ROWS * 3, 0, {1: 5}, 1, 99, 5, NUMBERS, NUMBERS_SCHEMA)
+    with open("tests/parquet/numbers.jsonl", "w") as f:
+        for row in NUMBER_ROWS * 3:
+            f.write(json.dumps(row) + "\n")
     with open("tests/parquet/twin.jsonl", "w") as f:
         for row in rows:
             f.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -181,11 +181,12 @@ static bool dictionary(PageBytes *b, const ParquetCells *dict, ParquetCell *out,
     return true;
 }
 
-static bool delta_numbers(PageBytes *b, ParquetCell *out, int64_t n, MemPool *keep)
+/* Writers of 32-bit numbers let differences wrap at 32 bits. */
+static bool delta_numbers(PageBytes *b, ParquetType type, ParquetCell *out, int64_t n, MemPool *keep)
 {
     int64_t *v = mem_pool_alloc(keep, (size_t)n * sizeof *v + 1);
     if (!parquet_delta(b, v, n)) return false;
-    for (int64_t i = 0; i < n; i++) out[i].i = v[i];
+    for (int64_t i = 0; i < n; i++) out[i].i = type == PQ_INT32 ? (int32_t)(uint32_t)(uint64_t)v[i] : v[i];
     return true;
 }
 
@@ -257,7 +258,7 @@ static bool decode(const ParquetNode *leaf, int encoding, PageBytes *b, const Pa
     case RLE:
         return leaf->type == PQ_BOOLEAN && runs_of_booleans(b, out, n, keep);
     case DELTA:
-        return ints && delta_numbers(b, out, n, keep);
+        return ints && delta_numbers(b, leaf->type, out, n, keep);
     case DELTA_LENGTH:
         return bytes && delta_lengths(b, out, n, keep);
     case DELTA_BYTES:
