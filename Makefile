@@ -186,7 +186,7 @@ test-programs: $(BUILD)/treb $(SIDE_BIN) $(TESTS) $(FUZZ) $(FAULTS)
 test: setup lint
 	@$(MAKE) --no-print-directory -j$$(nproc) test-programs
 	@$(MAKE) --no-print-directory cuda-compiles
-	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/journey.sh tests/config_keys.sh tests/plan.sh tests/demo.sh tests/demo_lora.sh tests/report.sh tests/watch.sh tests/kill.sh tests/full.sh tests/mpi.sh tests/ranks.sh tests/eval_ranks.sh tests/rank_kill.sh tests/faults.sh tests/launch.sh tests/tune.sh tests/fuzz.sh
+	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/data_doc.sh tests/journey.sh tests/config_keys.sh tests/plan.sh tests/demo.sh tests/demo_lora.sh tests/report.sh tests/watch.sh tests/kill.sh tests/full.sh tests/mpi.sh tests/ranks.sh tests/eval_ranks.sh tests/rank_kill.sh tests/faults.sh tests/launch.sh tests/tune.sh tests/fuzz.sh
 
 asan: setup
 	@TREB_TEST_TIMEOUT=2700 $(MAKE) --no-print-directory SAN=1 test

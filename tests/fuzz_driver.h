@@ -1,9 +1,9 @@
 /* tests/fuzz_driver.h -- a main() for fuzz targets without libFuzzer.
  *
- *   fuzz_x [-seconds N] [-seed S] [-seeds FOLDER] [file | folder] ...
+ *   fuzz_x [-seconds N] [-runs N] [-seed S] [-seeds FOLDER] [file | folder] ...
  *
- * Without -seconds the corpus is run once, as a regression test. With it, inputs made from the corpus are
- * run for N seconds; they depend on seed and corpus only. When no corpus is given, the target's own
+ * Without -seconds and -runs the corpus is run once, as a regression test. With them, inputs made from the
+ * corpus are run for N seconds, or until N were run; they depend on seed and corpus only. When no corpus is given, the target's own
  * fuzz_seeds() makes one; -seeds writes that to a folder, for libFuzzer to start from.
  *
  * A finding ends the process, so the current input is stored in a file, which is removed at a normal end.
@@ -21,10 +21,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { FUZZ_INPUTS = 4096, FUZZ_MAX = 1 << 20, FUZZ_HANG_S = 20 };
+enum { FUZZ_INPUTS = 4096, FUZZ_MAX = 1 << 20, FUZZ_HANG_S = 20, FUZZ_HANG_RUNS = 64 };
 
 typedef struct FuzzInput { uint8_t *bytes; size_t len; } FuzzInput;
 
@@ -33,7 +34,7 @@ typedef struct Fuzz {
     int       inputs;
     uint64_t  seed, run, drawn;       /* random numbers: seed, one stream per run, the next index */
     uint8_t  *now;                    /* the input being made */
-    size_t    len;
+    size_t    len, stored;            /* stored: the length of that file */
     char      path[512];              /* the file that stores it while it runs */
     int       fd;
 } Fuzz;
@@ -161,10 +162,13 @@ static void fuzz_make(Fuzz *f)
 
 static void fuzz_run(Fuzz *f, const uint8_t *bytes, size_t len)
 {
-    if (ftruncate(f->fd, 0) < 0 || pwrite(f->fd, bytes, len, 0) != (ssize_t)len) perror(f->path), exit(2);
-    alarm(FUZZ_HANG_S);                                     /* the signal's default is to kill us */
+    struct itimerval limit = { .it_value = { FUZZ_HANG_S, 0 } };
+    if ((len < f->stored && ftruncate(f->fd, (off_t)len) < 0) || pwrite(f->fd, bytes, len, 0) != (ssize_t)len)
+        perror(f->path), exit(2);
+    f->stored = len;
+    /* The timer counts processor time, and its signal's default is to kill us. */
+    if (f->run % FUZZ_HANG_RUNS == 0) setitimer(ITIMER_PROF, &limit, NULL);
     LLVMFuzzerTestOneInput(bytes, len);
-    alarm(0);
     f->run++, f->drawn = 0;
 }
 
@@ -205,10 +209,12 @@ int main(int argc, char **argv)
 {
     Fuzz       *f = calloc(1, sizeof *f);
     long        seconds = 0;
+    uint64_t    runs = 0;
     const char *dump = NULL;
     for (int i = 1; i < argc; i++) {
         bool more = i + 1 < argc;
         if (more && !strcmp(argv[i], "-seconds"))    seconds = atol(argv[++i]);
+        else if (more && !strcmp(argv[i], "-runs"))  runs = strtoull(argv[++i], NULL, 0);
         else if (more && !strcmp(argv[i], "-seed"))  f->seed = strtoull(argv[++i], NULL, 0);
         else if (more && !strcmp(argv[i], "-seeds")) dump = argv[++i];
         else                                         fuzz_add_path(f, argv[i]);
@@ -218,7 +224,7 @@ int main(int argc, char **argv)
     fflush(stdout);
     if (dump) fuzz_dump(f, dump);
     for (int i = 0; i < f->inputs; i++) fuzz_run(f, f->corpus[i].bytes, f->corpus[i].len);
-    for (time_t end = time(NULL) + seconds; seconds && time(NULL) < end;) {
+    for (time_t end = time(NULL) + seconds; f->run < runs || (seconds && time(NULL) < end);) {
         fuzz_make(f);
         fuzz_run(f, f->now, f->len);
     }

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# The examples of docs/data.md, as they stand there: every record and file is made from the page and read by
+# `treb data check`, which has to find as many good samples as there are examples.
+passed=0 failed=0
+treb=$(realpath "${TREB:-build/treb}")
+tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
+root=$PWD
+
+block() { awk -v tag="\`\`\`$1" '/^```/ { on = $0 == tag; next } on' "$root/docs/data.md"; }
+
+# good FILE N: N good samples and none that is bad
+good() {
+    "$treb" data check "$1" >"$tmp/out" 2>&1
+    if grep -q "; $2 good, 0 bad" "$tmp/out"; then passed=$((passed + 1)); return; fi
+    failed=$((failed + 1)); echo "  FAIL $1: $2 good samples are expected:"; head -n 20 "$tmp/out" | cut -c -200 | sed 's/^/    /'
+}
+
+cd "$tmp" || exit 1
+for name in cat 1 2 3 4; do cp "$root/tests/tiff/raw.tif" $name.jpg; done
+cp "$root/tests/video/ntsc_h264.mp4" jump.mp4
+block json > all.jsonl
+block csv > example.csv; block tsv > example.tsv; block txt > example.txt
+# A program without FFmpeg's libraries says so for every video file, and reads the rest.
+if "$treb" data check all.jsonl 2>&1 | grep -q "built without FFmpeg"; then
+    echo "  skip video files: the program is built without FFmpeg's libraries"
+    grep -v 'jump\.mp4' all.jsonl > train.jsonl
+else
+    cp all.jsonl train.jsonl
+fi
+records=$(wc -l < train.jsonl)
+[ "$records" -ge 17 ] && passed=$((passed + 1)) || { failed=$((failed + 1)); echo "  FAIL $records records in docs/data.md"; }
+if bash -e <(block sh) >out 2>&1; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "  FAIL the commands of docs/data.md:"; cat out; fi
+good train.jsonl "$records"
+good train.json "$records"
+good train.jsonl.gz "$records"
+good example.csv 2
+good example.csv.gz 2
+good example.tsv 1
+good example.txt 1
+good shard.tar 2
+good "$root/tests/parquet/indexed.parquet" 15
+if command -v zstd >/dev/null; then zstd -q train.jsonl && good train.jsonl.zst "$records"; fi
+echo "lab: $passed passed, $failed failed, 0 skipped"
+[ $failed -eq 0 ]
