@@ -38,15 +38,44 @@ static int64_t count_samples(const LoaderConf *c, double passes, int *count, int
 
 static void each_sample_once(void)
 {
-    int     count[LINES] = { 0 };
-    int64_t steps, counted;
+    int         count[LINES] = { 0 };
+    int64_t     steps;
+    LoaderSteps counted;
     count_samples(&set.conf, 3, count, &steps);
     for (int i = 0; i < LINES; i++) EXPECT(count[i] == 3, "sample %d came %d times", i, count[i]);
     Loader *l = open_or_die(&set.conf, NULL);
     EXPECT(loader_samples(l) == LINES, "samples");
     EXPECT_OK(loader_steps(l, 3, &counted));
-    EXPECT(counted == steps, "%lld steps counted, %lld taken", (long long)counted, (long long)steps);
+    EXPECT(counted.steps == steps && !counted.estimated, "%lld steps counted, %lld taken",
+           (long long)counted.steps, (long long)steps);
     loader_close(l);
+}
+
+/* A few samples of many give the number of steps within its error; a loader that has measured or taken other
+ * samples before gives the same number. */
+static void steps_are_estimated_from_a_few_samples(void)
+{
+    Config      cfg  = set.cfg;
+    LoaderConf  conf = set.conf;
+    LoaderSteps all, few, again;
+    LoaderStep  step;
+    conf.recipe              = &cfg;
+    cfg.data.measure_samples = 0;
+    Loader *l                = open_or_die(&conf, NULL);
+    EXPECT_OK(loader_steps(l, 40, &all));
+    cfg.data.measure_samples = LINES / 5;
+    EXPECT_OK(loader_steps(l, 40, &again));
+    loader_close(l);
+    l = open_or_die(&conf, NULL);
+    EXPECT_OK(loader_next(l, &step));
+    EXPECT_OK(loader_steps(l, 40, &few));
+    loader_close(l);
+    double off = fabs((double)few.steps / (double)all.steps - 1);
+    EXPECT(few.estimated && !all.estimated && few.within > 0.01 && few.within < 1, "%g", few.within);
+    EXPECT(off < 2 * few.within, "%lld estimated, %lld counted, within %g", (long long)few.steps,
+           (long long)all.steps, few.within);
+    EXPECT(few.steps == again.steps && few.within == again.within, "%lld, then %lld", (long long)few.steps,
+           (long long)again.steps);
 }
 
 /* Builds a stream from its list of samples, one after the other, without the loader. */
@@ -321,7 +350,8 @@ static void one_pass_ends_and_rewinds(void)
     c.once = true;
     Loader *l = open_or_die(&c, NULL);
     for (int again = 0; again < 3; again++) {
-        int64_t docs = 0, steps = 0, counted;
+        int64_t     docs = 0, steps = 0;
+        LoaderSteps counted;
         for (;; steps++) {
             EXPECT_OK(loader_next(l, &s));
             if (!s.micro) break;
@@ -331,8 +361,8 @@ static void one_pass_ends_and_rewinds(void)
             if (again == 1 && steps == 2) break;
         }
         EXPECT(again == 1 || docs == LINES, "%lld documents", (long long)docs);
-        EXPECT_OK(loader_steps_per_epoch(l, &counted));
-        EXPECT(again == 1 || counted == steps, "%lld counted, %lld taken", (long long)counted,
+        EXPECT_OK(loader_steps(l, 1, &counted));
+        EXPECT(again == 1 || counted.steps == steps, "%lld counted, %lld taken", (long long)counted.steps,
                (long long)steps);
         if (again != 1) EXPECT_OK(loader_next(l, &s));
         EXPECT(again == 1 || !s.micro, "a step after the end");
@@ -713,6 +743,7 @@ int main(void)
 {
     tiny_set_open(&set, lab_tmp(), LINES);
     RUN(each_sample_once);
+    RUN(steps_are_estimated_from_a_few_samples);
     RUN(streams_hold_their_samples);
     RUN(workers_change_nothing);
     RUN(resumes_at_every_step);

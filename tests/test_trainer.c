@@ -349,6 +349,43 @@ static void held_out_by_split(void)
     folder_remove(lab_path("split"));
 }
 
+/* A run whose steps are estimated ends with its data, whatever the estimate is and also if it is resumed. */
+static void an_estimated_run_ends_with_its_data(void)
+{
+    static const char *const keys = "train.max_steps=0\ntrain.num_train_epochs=1\ndata.measure_samples=%d\n"
+                                    "checkpoint.save_steps=3\ncheckpoint.resume_from_checkpoint=auto";
+    static const int measured[] = { 0, 1, 7 };
+    int64_t          steps[3];
+    for (int i = 0; i < 3; i++) {
+        Config  c;
+        Trainer t;
+        char    text[256];
+        snprintf(text, sizeof text, keys, measured[i]);
+        runlab_recipe(&c, &lab, "estimated", text);
+        open_or_die(&t, &c);
+        EXPECT(t.counted.estimated == (i > 0), "%d samples", measured[i]);
+        for (int k = 0; i == 2 && k < 3; k++) {
+            StepReport r;
+            EXPECT_OK(trainer_step(&t, &r));
+        }
+        if (i == 2) {
+            EXPECT_OK(trainer_save(&t, false));
+            trainer_close(&t), open_or_die(&t, &c);
+        }
+        EXPECT_OK(trainer_run(&t));
+        steps[i] = t.step;
+        EXPECT(t.lr.steps == t.counted.steps, "the rate follows the estimate");
+        EXPECT(fabs(t.epoch - 1) < 1e-9, "%d: one epoch: %g", i, t.epoch);
+        EXPECT(t.progress.steps == t.step, "the last line says how many");
+        trainer_close(&t);
+        open_or_die(&t, &c);
+        EXPECT(t.step == steps[i] && t.steps == t.step, "a run that is resumed is complete");
+        trainer_close(&t), config_close(&c), folder_remove(lab_path("estimated"));
+    }
+    EXPECT(steps[0] == steps[1] && steps[0] == steps[2], "%lld %lld %lld steps", (long long)steps[0],
+           (long long)steps[1], (long long)steps[2]);
+}
+
 /* Learning rates of groups, clipping, weight decay and a frozen part in one run. */
 static void frozen_parts_stay(void)
 {
@@ -499,6 +536,7 @@ int main(void)
     RUN(signal_and_evaluation);
     RUN(starts_from_an_export);
     RUN(held_out_by_split);
+    RUN(an_estimated_run_ends_with_its_data);
     RUN(frozen_parts_stay);
     RUN(overfits);
     RUN(env_names_build_and_data);

@@ -12,7 +12,7 @@ enum {
     LOADER_STATE_VERSION  = 1, /* data loader in trainer_state.json: "version" */
     HARDWARE_VERSION      = 1, /* measured hardware profile: "format" */
     BIN_VERSION           = 1, /* header of a .bin dataset */
-    INDEX_CACHE_VERSION   = 1, /* header of a file of sample sizes in the cache folder */
+    INDEX_CACHE_VERSION   = 2, /* header of a file of tables of a dataset in the cache folder */
     PROFILE_VERSION       = 1, /* profile.json: "format" */
 };
 

@@ -1,17 +1,15 @@
 /* data/format_jsonl.c -- JSON Lines: one object a line; blank lines are skipped. Opening only searches for
  * line breaks and keeps an index of offsets.
  *
+ * The index of a large file is kept for the next start (data/line_index.h).
+ *
  * Also the format "json": one array of such objects, as some well-known sets are distributed. Its index
  * follows brackets and strings only; an element is parsed when it is read. */
-#include "data/format.h"
+#include "base/clock.h"
+#include "data/line_index.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct LineIndex {
-    Offsets from, to;                /* bytes of each sample */
-    Offsets blank;                   /* index of the sample after each blank line */
-} LineIndex;
 
 static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
@@ -35,14 +33,11 @@ static LineIndex *lines_new(FormatFile *f)
 
 static void lines_close(FormatFile *f)
 {
-    LineIndex *l = f->self;
-    if (!l) return;
-    offsets_close(&l->from), offsets_close(&l->to), offsets_close(&l->blank);
+    if (f->self) line_index_close(f->self);
 }
 
-static Status jsonl_index(FormatFile *f, const FormatConf *conf)
+static Status find_lines(FormatFile *f, LineIndex *l)
 {
-    LineIndex *l = lines_new(f);
     for (size_t at = skip_byte_order_mark(f); at < f->len;) {
         const char *end  = memchr(f->bytes + at, '\n', f->len - at);
         size_t      stop = end ? (size_t)(end - f->bytes) : f->len, text = at;
@@ -55,9 +50,25 @@ static Status jsonl_index(FormatFile *f, const FormatConf *conf)
         }
         at = stop + 1;
     }
+    return OK;
+}
+
+/* The index of a large file is kept between starts, where finding it took a while. */
+static Status index_or_recall(FormatFile *f, Status (*find)(FormatFile *, LineIndex *))
+{
+    const double worth_keeping = 0.5; /* seconds */
+    enum { LARGE = 64 << 20 };
+    LineIndex *l    = lines_new(f);
+    double     from = clock_now();
+    if (f->len < LARGE || !line_index_load(l, f)) {
+        TRY(find(f, l));
+        if (f->len >= LARGE && !f->damage[0] && clock_now() - from > worth_keeping) line_index_save(l, f);
+    }
     f->samples = l->from.n;
     return OK;
 }
+
+static Status jsonl_index(FormatFile *f, const FormatConf *conf) { return index_or_recall(f, find_lines); }
 
 /* Line number of sample i: its index and the blank lines before it. */
 static int64_t line_of(const LineIndex *l, int64_t i)
@@ -103,9 +114,8 @@ static size_t element_end(const FormatFile *f, size_t at)
     return f->len;
 }
 
-static Status json_index(FormatFile *f, const FormatConf *conf)
+static Status find_elements(FormatFile *f, LineIndex *l)
 {
-    LineIndex *l  = lines_new(f);
     size_t at = skip_space(f, skip_byte_order_mark(f));
     if (at == f->len || f->bytes[at] != '[')
         return fail(E_DATA, "%s: not an array of objects; a file with one object a line must be named .jsonl",
@@ -117,11 +127,12 @@ static Status json_index(FormatFile *f, const FormatConf *conf)
         TRY(offsets_push(&l->to, end));
         at = end < f->len && f->bytes[end] == ',' ? skip_space(f, end + 1) : end;
     }
-    f->samples = l->from.n;
     if (at >= f->len)
         snprintf(f->damage, sizeof f->damage, "the array is not closed: the file may be truncated");
     return OK;
 }
+
+static Status json_index(FormatFile *f, const FormatConf *conf) { return index_or_recall(f, find_elements); }
 
 static Status json_read(const FormatFile *f, int64_t i, Record *r)
 {

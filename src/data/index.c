@@ -4,6 +4,7 @@
 #include "base/activity.h"
 #include "base/thread_pool.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 Status index_open(Index *x, int64_t samples)
@@ -67,7 +68,7 @@ enum { BLOCK = 32 };                  /* positions of one call, which share a sc
 typedef struct Filling {
     Index            *x;
     const SampleConf *c;
-    int64_t           epoch;
+    IndexRange        range;
     bool              tolerant;
     Meter            *meter;
     SampleScratch    *free;           /* stack of scratches not in use */
@@ -95,14 +96,14 @@ static Status fill_block(void *arg, int64_t block)
 {
     Filling      *f = arg;
     SampleScratch t = scratch_take(f);
-    int64_t       end = (block + 1) * BLOCK < f->c->data->pass ? (block + 1) * BLOCK : f->c->data->pass;
+    int64_t       end = (block + 1) * BLOCK < f->range.n ? (block + 1) * BLOCK : f->range.n;
     Status        st = OK;
     if (!t.token) st = sample_scratch_open(&t, f->c->chat.tokenizer);
     for (int64_t at = block * BLOCK; !st && at < end; at++) {
         DocSize  size;
         SizeKind kind;
         Sample   loaded;
-        st = index_measure(f->x, &t, f->c, dataset_id(f->c->data, f->epoch, at), &size, &kind, &loaded);
+        st = index_measure(f->x, &t, f->c, dataset_id(f->c->data, f->range.epoch, at), &size, &kind, &loaded);
         sample_close(&loaded);
         if (f->tolerant && sample_is_bad(st)) st = OK;
     }
@@ -111,15 +112,16 @@ static Status fill_block(void *arg, int64_t block)
     return st;
 }
 
-Status index_fill(Index *x, const SampleConf *c, int64_t epoch, int workers, bool tolerant, Meter *meter)
+Status index_fill(Index *x, const SampleConf *c, const IndexRange *range, int workers, bool tolerant,
+                  Meter *meter)
 {
     ThreadPool    pool = { 0 };
-    Filling       f    = { .x = x, .c = c, .epoch = epoch, .tolerant = tolerant, .meter = meter };
+    Filling       f    = { .x = x, .c = c, .range = *range, .tolerant = tolerant, .meter = meter };
     f.free = calloc((size_t)workers + 1, sizeof *f.free);
     pthread_mutex_init(&f.lock, NULL);
     Status st = f.free ? thread_pool_open(&pool, workers > 1 ? workers - 1 : 0)
                        : fail(E_FIT, "no memory for %d threads", workers);
-    if (!st) st = thread_pool_run(&pool, (c->data->pass + BLOCK - 1) / BLOCK, fill_block, &f);
+    if (!st) st = thread_pool_run(&pool, (range->n + BLOCK - 1) / BLOCK, fill_block, &f);
     thread_pool_close(&pool);
     for (int i = 0; i < f.frees; i++) sample_scratch_close(&f.free[i]);
     pthread_mutex_destroy(&f.lock);
@@ -161,5 +163,52 @@ Status index_pack_pass(const Index *x, const SampleConf *c, int64_t epoch, int r
     }
     step_packer_close(&p);
     free(bins);
+    return st;
+}
+
+/* The share of an empty bin that a document takes. */
+static double bin_share(const Budget *b, const DocSize *d)
+{
+    double tokens  = (double)d->tokens / (double)b->tokens;
+    double patches = b->patches ? (double)d->patches / (double)b->patches : 0;
+    return tokens > patches ? tokens : patches;
+}
+
+/* Sums over documents: of all, their shares of a bin and the squares; and those in closed bins. */
+typedef struct HeadSums { double share, square, closed; int64_t bins; } HeadSums;
+
+static Status head_add(HeadSums *sums, Packer *p, const PackDoc *d)
+{
+    PackBin bin;
+    bool    full  = false;
+    double  share = bin_share(&p->budget, &d->size);
+    sums->share += share, sums->square += share * share;
+    TRY(packer_add(p, d, &bin, &full));
+    if (!full) return OK;
+    for (int64_t i = 0; i < bin.docs; i++) sums->closed += bin_share(&p->budget, &bin.doc[i].size);
+    sums->bins++;
+    return pack_bin_close(&bin), OK;
+}
+
+/* Where no bin has closed the documents count by their shares. */
+static void head_result(const HeadSums *s, int64_t n, PackedHead *out)
+{
+    double mean = s->share / (double)n, variance = s->square / (double)n - mean * mean;
+    out->bins   = s->bins ? (double)s->bins * s->share / s->closed : s->share;
+    out->error  = mean > 0 && variance > 0 ? sqrt(variance / (double)n) / mean : 0;
+}
+
+Status index_pack_head(const Index *x, const SampleConf *c, int64_t n, PackedHead *out)
+{
+    Packer   p;
+    HeadSums sums = { 0 };
+    Status   st   = OK;
+    packer_open(&p, &c->budget);
+    for (int64_t at = 0; !st && at < n; at++) {
+        PackDoc doc = { .at = at };
+        if (index_get(x, dataset_id(c->data, 0, at), &doc.size) == SIZE_GOOD) st = head_add(&sums, &p, &doc);
+    }
+    packer_close(&p);
+    head_result(&sums, n, out);
     return st;
 }

@@ -24,14 +24,21 @@ SizeKind    index_get(const Index *x, int64_t id, DocSize *size);
  * sample where it had to be loaded for that, zeroed otherwise; the caller closes it. */
 MUST Status index_measure(Index *x, SampleScratch *t, const SampleConf *c, int64_t id, DocSize *size,
                           SizeKind *kind, Sample *loaded);
-/* Measures every sample of a pass, in parallel. The first bad sample is an error unless `tolerant`. meter: of
- * samples, or NULL. */
-MUST Status index_fill(Index *x, const SampleConf *c, int64_t epoch, int workers, bool tolerant,
+/* Measures the samples of the first `n` positions of a pass, in parallel. The first bad sample is an error
+ * unless `tolerant`. meter: of samples, or NULL. */
+typedef struct IndexRange { int64_t epoch, n; } IndexRange;
+MUST Status index_fill(Index *x, const SampleConf *c, const IndexRange *range, int workers, bool tolerant,
                        Meter *meter);
 
 /* Packs one pass, whose sizes are all known, and adds up its steps. */
 typedef struct PassTotals { int64_t steps, bins, docs, tokens, patches, supervised; } PassTotals;
 MUST Status index_pack_pass(const Index *x, const SampleConf *c, int64_t epoch, int ranks, int micro,
                        PassTotals *out);
+
+/* Packs the first n positions of the first pass, whose sizes are known, as if they went on: the bins that
+ * they make, with a fraction for documents in bins that stay open, and the standard error of that number, as
+ * a share of it, where the n samples stand for many more. */
+typedef struct PackedHead { double bins, error; } PackedHead;
+MUST Status index_pack_head(const Index *x, const SampleConf *c, int64_t n, PackedHead *out);
 
 #endif

@@ -1,6 +1,5 @@
 /* data/loader.c -- opening, handing out steps, state and bad samples; see loader_private.h. */
 #include "data/fingerprint.h"
-#include "data/index_cache.h"
 #include "data/loader_private.h"
 
 #include "data/record_form.h"
@@ -10,13 +9,12 @@
 #include "base/file_version.h"
 #include "base/folder.h"
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MOST_WARNINGS = 20 };
 
-static bool tolerant(const Loader *l) { return !strcmp(l->conf.recipe->data.bad_sample, "skip"); }
+bool loader_is_tolerant(const Loader *l) { return !strcmp(l->conf.recipe->data.bad_sample, "skip"); }
 
 static Status data_open(Loader *l)
 {
@@ -29,8 +27,9 @@ static Status data_open(Loader *l)
     DatasetConf d = {
         .sources = c->sources, .key = train ? "data.train" : "data.eval", .held_out = c->held_out,
         .once = c->once,
-        .split = (train && r->data.eval.n == 0) || c->held_out ? r->eval.split : 0, .tolerant = tolerant(l),
-        .seed = (uint64_t)r->train.seed, .settings = settings, .log = c->log,
+        .split = (train && r->data.eval.n == 0) || c->held_out ? r->eval.split : 0,
+        .tolerant = loader_is_tolerant(l), .seed = (uint64_t)r->train.seed,
+        .settings = settings, .log = c->log,
         .format = { c->tokenizer, l->sample.max_length },
     };
     Status st = dataset_open(&l->data, &d);
@@ -242,7 +241,8 @@ static Status stay_failed(Loader *l, Status st)
 static Status bad_sample(Loader *l, Status status, const char *text, int64_t id, int64_t epoch)
 {
     char where[320];
-    if (!tolerant(l)) return fail(status, "%s; set data.bad_sample: skip to train without it", text);
+    if (!loader_is_tolerant(l))
+        return fail(status, "%s; set data.bad_sample: skip to train without it", text);
     dataset_where(&l->data, id, where, sizeof where);
     list_in_quarantine(l, where, text, id, epoch);
     if (l->warned++ < MOST_WARNINGS && !l->rewound) log_warn(l->conf.log, "left out: %s", text);
@@ -371,47 +371,3 @@ int64_t loader_samples(const Loader *l) { return l->data.pass; }
 Json *loader_fingerprint(const Loader *l) { return fingerprint_dataset(&l->data); }
 
 const char *loader_channel(const Loader *l, int source) { return dataset_channel(&l->data, source); }
-
-static Status measure_pass(Loader *l, int64_t epoch, PassTotals *pass)
-{
-    Meter meter;
-    meter_open(&meter, l->conf.log, "measuring samples", METER_COUNT, (double)l->data.pass);
-    Status st = index_fill(&l->index, &l->sample, epoch, l->workers + 1, tolerant(l), &meter);
-    meter_close(&meter);
-    return st ? st : index_pack_pass(&l->index, &l->sample, epoch, l->conf.ranks, l->conf.micro, pass);
-}
-
-static Status count_steps(Loader *l, double epochs, int64_t *steps)
-{
-    *steps = 0;
-    for (int64_t e = 0; (double)e < epochs; e++) {
-        PassTotals pass;
-        double     part = epochs - (double)e;
-        TRY(measure_pass(l, e, &pass));
-        *steps += part >= 1 ? pass.steps : (int64_t)ceil(part * (double)pass.steps - 1e-9);
-    }
-    return OK;
-}
-
-/* What took a second or more is kept for the next start. */
-Status loader_steps(Loader *l, double epochs, int64_t *steps)
-{
-    enum { WORTH = 1 };
-    char     key[INDEX_KEY];
-    StepsAsk ask = { key, &l->data, epochs, l->conf.ranks, l->conf.micro };
-    TRY(index_cache_key(key, &l->sample));
-    bool sizes = index_cache_load(&l->index, key);
-    if (sizes)
-        log_info(l->conf.log, "data         sizes of %lld samples are known from an earlier start",
-                 (long long)l->index.n);
-    if (sizes && index_cache_load_steps(steps, &ask)) return OK;
-    double from = clock_now();
-    TRY(count_steps(l, epochs, steps));
-    if (clock_now() - from < WORTH) return OK;
-    Status st = sizes ? OK : index_cache_save(&l->index, key);
-    if (!st) st = index_cache_save_steps(*steps, &ask);
-    if (st) log_info(l->conf.log, "sizes of samples are not kept for the next start: %s", status_text());
-    return OK;
-}
-
-Status loader_steps_per_epoch(Loader *l, int64_t *steps) { return loader_steps(l, 1, steps); }

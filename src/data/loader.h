@@ -70,9 +70,12 @@ MUST Status loader_rewind(Loader *l);                               /* to the be
 int64_t     loader_samples(const Loader *l);                        /* in one pass over the mixture */
 const char *loader_channel(const Loader *l, int source);            /* its name, or its path */
 Json       *loader_fingerprint(const Loader *l);                    /* see fingerprint_dataset */
-/* The exact number of steps, by measuring and packing every sample of the first pass, or of `epochs` passes.
- * Only the sizes are kept. */
-MUST Status loader_steps_per_epoch(Loader *l, int64_t *steps);
-MUST Status loader_steps(Loader *l, double epochs, int64_t *steps);
+/* How many steps `epochs` passes have. Exact, by measuring and packing every sample; or, where a pass has
+ * more than four times data.measure_samples, estimated from that many samples: the first of the first pass,
+ * which its order draws at random. The estimate depends on the data and the settings alone, so every rank and
+ * every start has the same; `within` is two standard errors of it as a share. An estimated run ends where
+ * LoaderStep.epoch reaches `epochs`. */
+typedef struct LoaderSteps { int64_t steps; bool estimated; double within; } LoaderSteps;
+MUST Status loader_steps(Loader *l, double epochs, LoaderSteps *out);
 
 #endif

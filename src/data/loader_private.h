@@ -1,8 +1,9 @@
-/* data/loader_private.h -- what the three files of the loader share.
+/* data/loader_private.h -- what the four files of the loader share.
  *
  *   loader.c        opening, handing out steps, state, bad samples
  *   loader_pack.c   which samples come next: measured ahead, packed in the order of the pass
  *   loader_fill.c   worker threads: samples into streams, pixels into their place
+ *   loader_steps.c  how many steps some epochs have
  *
  * One lock guards everything but the inside of a slot or of a pending sample that a worker is busy with. */
 #ifndef DATA_LOADER_PRIVATE_H
@@ -125,6 +126,7 @@ bool        loader_fill_some(Loader *l, SampleScratch *t);
 bool        step_is_ready(const Loader *l, const PendingStep *s);
 void        step_clear(Loader *l, PendingStep *s);      /* to STEP_FREE; no worker may be busy with it */
 
+bool        loader_is_tolerant(const Loader *l);        /* data.bad_sample: skip */
 MUST Status loader_worker(void *l, int64_t i);
 void        slot_close(LoaderSlot *s);
 

@@ -205,7 +205,10 @@ static Status count_steps(Trainer *t)
     const struct cfg_train *c = &t->recipe->train;
     t->steps = c->max_steps;
     if (t->steps) return OK;
-    TRY(loader_steps(t->loader, c->num_train_epochs, &t->steps));
+    TRY(loader_steps(t->loader, c->num_train_epochs, &t->counted));
+    t->steps = t->counted.steps;
+    if (t->counted.estimated && t->epoch >= c->num_train_epochs) t->steps = t->step;
+    else if (t->counted.estimated && t->step >= t->steps) t->steps = t->step + 1;
     return t->steps > 0 ? OK : fail(E_DATA, "data.train: an epoch has no step: there is nothing to train on");
 }
 
@@ -333,7 +336,7 @@ static Status open_rank_local(Trainer *t, Json **state)
     TRY(count_steps(t));
     if (trainer_has_eval(t)) TRY(open_eval_loader(t));
     if (t->first) TRY(write_env(t));
-    TRY(lr_open(&t->lr, &t->recipe->optim, t->steps));
+    TRY(lr_open(&t->lr, &t->recipe->optim, t->counted.estimated ? t->counted.steps : t->steps));
     t->guard.spike = c->spike_factor, t->guard.history = c->spike_history, t->guard.taken = t->updates;
     t->guard.limit = c->max_skipped_steps;
     return OK;

@@ -97,6 +97,7 @@ struct Trainer {
     StepInFlight  flight[2];             /* the oldest first */
     int           begun;                 /* steps in flight */
     int64_t       steps, step;           /* of the run; done */
+    LoaderSteps   counted;               /* of train.num_train_epochs; an estimate is what the rate follows */
     int64_t       updates;               /* steps that changed the weights */
     int64_t       tokens;                /* trained on so far */
     int64_t       saved, evaluated;      /* step of the last save, of the last evaluation; -1: none yet */

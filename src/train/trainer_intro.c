@@ -171,8 +171,14 @@ static void log_data(const Trainer *t)
     log_info(&t->log, "step         %d micro-batch%s of %lld tokens and %lld patches%s: %lld tokens",
              t->data.micro, t->data.micro == 1 ? "" : "es", (long long)b->tokens, (long long)b->patches, each,
              (long long)(t->data.ranks * t->data.micro * b->tokens));
-    log_info(&t->log, "run          %lld steps (%s), %lld done, seed %lld", (long long)t->steps, why,
-             (long long)t->step, (long long)c->seed);
+    log_info(&t->log, "run          %s%lld steps (%s), %lld done, seed %lld",
+             t->counted.estimated ? "about " : "", (long long)t->steps, why, (long long)t->step,
+             (long long)c->seed);
+    if (t->counted.estimated)
+        log_info(&t->log,
+                 "             estimated from %lld samples, within %.1f %%; the run ends with its data "
+                 "(data.measure_samples=0 measures all before the first step)",
+                 (long long)t->recipe->data.measure_samples, 100 * t->counted.within);
 }
 
 static const char *default_rate(const Trainer *t)

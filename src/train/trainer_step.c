@@ -209,19 +209,29 @@ static Status queue_or_run(Trainer *t, StepInFlight *f)
     return OK;
 }
 
+/* A run whose number of steps is an estimate ends with its data: with this step, or not before the next. */
+static void follow_data(Trainer *t, int64_t step, double epoch)
+{
+    if (!t->counted.estimated) return;
+    if (epoch >= t->recipe->train.num_train_epochs) t->steps = step;
+    else if (step >= t->steps) t->steps = step + 1;
+    t->progress.steps = t->steps;
+}
+
 Status trainer_begin_step(Trainer *t)
 {
     StepInFlight *f = &t->flight[t->begun];
     int64_t step = t->step + t->begun + 1;
     REQUIRE(t->begun < 2, "%d steps are in flight", t->begun);
-    *f = (StepInFlight){ .r = { .step = step, .lr = lr_at(&t->lr, G_LLM, step) },
-                         .shown = progress_due(&t->progress, step) };
+    *f = (StepInFlight){ .r = { .step = step, .lr = lr_at(&t->lr, G_LLM, step) } };
     for (int g = 0; g < GROUP_N; g++) f->lr[g] = (float)lr_at(&t->lr, (Group)g, step);
     activity_phase("loading the data of step", step);
     Status st = loader_next(t->loader, &f->in);
     activity_phase("step", step);
     if (!st && !f->in.micro) st = fail(E_DATA, "data.train ended before step %lld", (long long)step);
     TRY(trainer_agree_or_end(t, st));
+    follow_data(t, step, f->in.epoch);
+    f->shown   = progress_due(&t->progress, step);
     f->r.epoch = f->in.epoch, f->r.data_wait = f->in.waited, f->r.bad_samples = f->in.skipped;
     TRY(queue_or_run(t, f));
     t->begun++;
