@@ -183,10 +183,14 @@ $(BUILD)/tests/slow_disk.so: tests/slow_disk.c
 # The order of run.sh's arguments is the order of the report; shell tests need the binary.
 test-programs: $(BUILD)/treb $(SIDE_BIN) $(TESTS) $(FUZZ) $(FAULTS)
 
+# Scripts of `make test`; those that start ranks run beside the programs (tests/run.sh).
+SCRIPTS := cli data_doc journey pages config_keys plan demo demo_lora report watch kill full mpi ranks \
+           eval_ranks rank_kill faults launch tune fuzz
+
 test: setup lint
 	@$(MAKE) --no-print-directory -j$$(nproc) test-programs
 	@$(MAKE) --no-print-directory cuda-compiles
-	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) tests/cli.sh tests/data_doc.sh tests/journey.sh tests/config_keys.sh tests/plan.sh tests/demo.sh tests/demo_lora.sh tests/report.sh tests/watch.sh tests/kill.sh tests/full.sh tests/mpi.sh tests/ranks.sh tests/eval_ranks.sh tests/rank_kill.sh tests/faults.sh tests/launch.sh tests/tune.sh tests/fuzz.sh
+	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) $(SCRIPTS:%=tests/%.sh)
 
 asan: setup
 	@TREB_TEST_TIMEOUT=2700 $(MAKE) --no-print-directory SAN=1 test

@@ -4,7 +4,12 @@
 passed=0 failed=0
 treb=${TREB:-build/treb}
 tmp=$(mktemp -d); server=
-trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$tmp"' EXIT
+# A browser's helpers write to its profile for a moment after it has ended.
+remove() {
+    for _ in $(seq 50); do rm -rf "$tmp" 2>/dev/null && return; sleep 0.1; done
+    rm -rf "$tmp"
+}
+trap '[ -z "$server" ] || kill "$server" 2>/dev/null; remove' EXIT
 
 lines() {                                           # lines FROM TO: metrics of these steps
     awk -v a="$1" -v b="$2" 'BEGIN { for (s = a; s <= b; s++)
