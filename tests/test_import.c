@@ -83,6 +83,61 @@ static void shell_script(void)
     config_import_close(&i);
 }
 
+/* Defaults in quotes and of other variables, arithmetic, commands that only a shell can run. */
+static void shell_arithmetic(void)
+{
+    Import i;
+    import(&i, "nproc=2\nGPUS_PER_NODE=${GPUS:-\"4\"}\nNNODES=${SLURM_NNODES:-${N:-\"3\"}}\n"
+               "SEQ=$((1024 * (1 + 1)))\nswift sft --gradient_accumulation_steps $(expr 16 / $nproc) "
+               "--max_length $SEQ --eval_steps $((nproc * 5 - 3 % 2)) \\\n"
+               "--per_device_train_batch_size $((7/$nproc)) --save_steps $(nproc) --logging_steps $((5/0)) "
+               "--output_dir \"out/$(date +%F)\" --seed $((9223372036854775807+1))\n",
+           "swift.sh");
+    const Config *c = &i.cfg;
+    EXPECT(c->data.max_length == 2048 && c->train.micro_tokens == 3 * 2048, "products and quotients");
+    EXPECT(c->train.global_tokens == 3 * 8 * 12 * 2048, "12 ranks: %lld", (long long)c->train.global_tokens);
+    EXPECT(c->eval.eval_steps == 9, "%lld", (long long)c->eval.eval_steps);
+    EXPECT(notes(&i, "save_steps $(nproc): the script does not set", 6), "a command");
+    EXPECT(notes(&i, "logging_steps $((5/0))", 6) && notes(&i, "seed $((9223", 6), "no number");
+    EXPECT(is(c->checkpoint.output_dir, "out/$(date +%F)"), "%s", c->checkpoint.output_dir);
+    config_import_close(&i);
+}
+
+/* Arguments whose values have other meanings or other names here. */
+static void values_of_others(void)
+{
+    Import i;
+    import(&i, "{\"model_name_or_path\": \"a\", \"deepspeed\": {\"zero_optimization\": {\"stage\": 3}}, "
+               "\"quantization_bit\": 4, \"max_steps\": -1, \"report_to\": [\"wandb\"], "
+               "\"min_lr_rate\": 0.1}",
+           "a.json");
+    const Config *c = &i.cfg;
+    EXPECT(c->parallel.zero == 3 && is(c->model.base_quant, "nf4") && !c->train.max_steps, "json");
+    EXPECT(notes(&i, "to W&B", 1) && notes(&i, "min_lr_rate 0.1: Set optim.min_lr", 1), "notes");
+    config_import_close(&i);
+    import(&i, "torchrun pretrain_gpt.py --moe-router-load-balancing-type seq_aux_loss --moe-enable-deepep "
+               "--moe-token-dispatcher-type flex --mtp-num-layers 1 --tensorboard-dir $OUT/board "
+               "--num-layers-per-virtual-pipeline-stage 2\n",
+           "m.sh");
+    EXPECT(is(c->moe.aux_loss_type, "sequence") && is(c->moe.dispatcher, "deepep"), "experts");
+    EXPECT(is(c->model.mtp, "train") && c->log.report_to.n > 0, "mtp, reports");
+    EXPECT(notes(&i, "in the folder of the run", 1) && notes(&i, "Set parallel.vpp", 1), "notes");
+    config_import_close(&i);
+}
+
+static void blends_and_shares(void)
+{
+    Import i;
+    import(&i, "python pretrain_gpt.py --data-path 0.3 /data/a.jsonl 7e-1 /data/b.jsonl --split 98,2,0 "
+               "--train-samples 4096 --global-batch-size 32 --data-parallel-sharding-strategy optim_grads\n",
+           "m.sh");
+    const Config *c = &i.cfg;
+    EXPECT(c->data.train.n == 2 && is(c->data.train.item[1].path, "/data/b.jsonl"), "two sources");
+    EXPECT(c->eval.split == 0.02 && c->train.max_steps == 128 && c->parallel.zero == 2, "numbers");
+    EXPECT(notes(&i, "data_path 7e-1: a share of the samples", 1), "shares");
+    config_import_close(&i);
+}
+
 static void sections_and_json(void)
 {
     Import i;
@@ -107,6 +162,10 @@ static void refused(void)
     EXPECT_FAIL(config_import(&i, "foo: 1\n", 7, "a.yaml"), E_CONFIG, "none of its arguments has a "
                                   "counterpart");
     EXPECT_FAIL(config_import(&i, "a\0b", 3, "a.sh"), E_CONFIG, "not a text");
+    import(&i, "per_device_train_batch_size: 1048576\ngradient_accumulation_steps: 1048576\nnnodes: 1048576\n"
+               "nproc_per_node: 1048576\n", "a.yaml");
+    EXPECT(notes(&i, "too many to be meant", 0), "a product beyond all numbers");
+    config_import_close(&i);
 }
 
 int main(void)
@@ -114,6 +173,9 @@ int main(void)
     RUN(flat_yaml);
     RUN(shell_command);
     RUN(shell_script);
+    RUN(shell_arithmetic);
+    RUN(values_of_others);
+    RUN(blends_and_shares);
     RUN(sections_and_json);
     RUN(refused);
     return lab_report();

@@ -82,6 +82,28 @@ static void take_global(Import *i, const ForeignArg *a)       { take_number(i, a
 static void take_ranks(Import *i, const ForeignArg *a)        { take_number(i, a, &i->ranks); }
 static void take_nodes(Import *i, const ForeignArg *a)        { take_number(i, a, &i->nodes); }
 static void take_samples(Import *i, const ForeignArg *a)      { take_number(i, a, &i->samples); }
+static void take_total(Import *i, const ForeignArg *a)
+{
+    if (str_whole(first_value(a), &i->total) && i->total > 0) i->taken++;
+    else note(i, a->line, "%s %s: not a number of samples", a->key, first_value(a));
+}
+
+/* Megatron's 99,1,0: the second share is held out. */
+static void take_split(Import *i, const ForeignArg *a)
+{
+    double x[3] = { 0 };
+    char   text[32];
+    int    n = sscanf(first_value(a), "%lf,%lf,%lf", &x[0], &x[1], &x[2]);
+    double all = x[0] + x[1] + x[2];
+    snprintf(text, sizeof text, "%g", n > 1 && all > 0 ? x[1] / all : x[0]);
+    set(i, a, "eval.split", text);
+}
+
+static void take_offload(Import *i, const ForeignArg *a)
+{
+    set(i, a, "memory.optimizer_offload", str_lists("cpu,nvme", ',', first_value(a)) ? "1" : "0");
+}
+
 static void take_nothing(Import *i, const ForeignArg *a)      { (void)a, i->taken++; }
 
 static void take_bf16(Import *i, const ForeignArg *a)
@@ -108,9 +130,13 @@ static void take_peft(Import *i, const ForeignArg *a)
     i->lora = is_true(a), i->full = !i->lora, i->taken++;
 }
 
+static void take_zero(Import *i, const ForeignArg *a) { set(i, a, "parallel.zero", first_value(a)); }
+
+/* LLaMA-Factory's kind of training, or the stage of ZeRO in a configuration of DeepSpeed. */
 static void take_stage(Import *i, const ForeignArg *a)
 {
-    if (str_lists("sft,pt", ',', first_value(a))) i->taken++;
+    if (str_lists("0,1,2,3", ',', first_value(a))) take_zero(i, a);
+    else if (str_lists("sft,pt", ',', first_value(a))) i->taken++;
     else note(i, a->line, "stage %s: only supervised training is offered", first_value(a));
 }
 
@@ -140,8 +166,6 @@ static void take_targets(Import *i, const ForeignArg *a)
     put_list(list, sizeof list, a);
     set(i, a, "lora.target_modules", !strcmp(list, "[\"all\"]") ? "[all-linear]" : list);
 }
-
-static void take_zero(Import *i, const ForeignArg *a) { set(i, a, "parallel.zero", first_value(a)); }
 
 /* The stage is in the name of the file: zero3, ds_z2_config.json, zero_stage1_config.json. */
 static void take_deepspeed(Import *i, const ForeignArg *a)
@@ -177,6 +201,63 @@ static void take_template(Import *i, const ForeignArg *a)
               "data.template=chatml", a->key, first_value(a));
 }
 
+static void take_quant(Import *i, const ForeignArg *a)
+{
+    const char *v = first_value(a);
+    if (str_lists("4,8", ',', v)) set(i, a, "model.base_quant", *v == '4' ? "nf4" : "int8");
+    else note(i, a->line, "%s %s: frozen weights are kept in 4 or 8 bits (model.base_quant)", a->key, v);
+}
+
+static void take_4bit(Import *i, const ForeignArg *a)
+{
+    if (is_true(a)) set(i, a, "model.base_quant", "nf4");
+}
+
+static void take_8bit(Import *i, const ForeignArg *a)
+{
+    if (is_true(a)) set(i, a, "model.base_quant", "int8");
+}
+
+/* Others write -1 where epochs decide. */
+static void take_steps(Import *i, const ForeignArg *a)
+{
+    if (*first_value(a) == '-') i->taken++;
+    else set(i, a, "train.max_steps", first_value(a));
+}
+
+static void take_reports(Import *i, const ForeignArg *a)
+{
+    char list[4096];
+    put_list(list, sizeof list, a);
+    if (strstr(list, "wandb"))
+        note(i, a->line, "report_to %s: docs/quickstart.md has a script that sends metrics.jsonl to W&B",
+             list);
+    else if (strstr(list, "\"all\"")) i->taken++;
+    else set(i, a, "log.report_to", strstr(list, "\"none\"") ? "[]" : list);
+}
+
+static void take_board(Import *i, const ForeignArg *a)
+{
+    note(i, a->line, "%s: TensorBoard files are in the folder of the run", a->key);
+}
+
+static void take_deepep(Import *i, const ForeignArg *a)
+{
+    if (is_true(a)) set(i, a, "moe.dispatcher", "deepep");
+}
+
+/* The backend of flex is another argument. */
+static void take_dispatcher(Import *i, const ForeignArg *a)
+{
+    if (!strcmp(first_value(a), "flex")) i->taken++;
+    else set(i, a, "moe.dispatcher", first_value(a));
+}
+
+static void take_mtp(Import *i, const ForeignArg *a)
+{
+    set(i, a, "model.mtp", strcmp(first_value(a), "0") ? "train" : "drop");
+}
+
 static void take_max_pixels(Import *i, const ForeignArg *a) { set(i, a, "image.max_pixels", first_value(a)); }
 static void take_min_pixels(Import *i, const ForeignArg *a) { set(i, a, "image.min_pixels", first_value(a)); }
 
@@ -196,6 +277,9 @@ static void add_source(Import *i, const ForeignArg *a, const char *name, size_t 
              "data.train", a->key, path);
 }
 
+/* Megatron writes the share of a source in front of its path. */
+static bool is_share(const char *item, size_t len) { return strspn(item, "0123456789.eE+-") >= len; }
+
 static void take_dataset(Import *i, const ForeignArg *a)
 {
     size_t len;
@@ -203,7 +287,10 @@ static void take_dataset(Import *i, const ForeignArg *a)
         const char *rest = a->value[k];
         for (const char *item; (item = str_item(&rest, ',', &len));) {
             while (len && *item == ' ') item++, len--;
-            if (len) add_source(i, a, item, len);
+            if (len && is_share(item, len))
+                note(i, a->line, "%s %.*s: a share of the samples; weight of data.train counts passes over a "
+                     "source in an epoch", a->key, (int)len, item);
+            else if (len) add_source(i, a, item, len);
         }
     }
 }
@@ -252,13 +339,20 @@ static void take_batches(Import *i)
     int64_t length = i->cfg.data.max_length, ranks = (i->ranks ? i->ranks : 1) * (i->nodes ? i->nodes : 1);
     int64_t c = i->cfg.parallel.tp * i->cfg.parallel.pp * i->cfg.parallel.cp, dp = ranks > c ? ranks / c : 1;
     int64_t batch = i->batch ? i->batch : 1, times = i->accumulation ? i->accumulation : 1;
-    int64_t samples = i->global ? i->global : batch * times * dp;
+    double  most = i->global ? (double)i->global : (double)batch * (double)times * (double)dp;
     ForeignArg a = { .key = "batch" };
     if (!i->batch && !i->accumulation && !i->global) return;
+    if (most > 1 << 24) {
+        note(i, 0, "batches: %.0f samples a step are too many to be meant", most);
+        return;
+    }
+    int64_t samples = (int64_t)most;
     snprintf(text, sizeof text, "%lld", (long long)(batch * length));
     set(i, &a, "train.micro_tokens", text);
     snprintf(text, sizeof text, "%lld", (long long)(samples * length));
     set(i, &a, "train.global_tokens", text);
+    snprintf(text, sizeof text, "%lld", (long long)(i->total / samples));
+    if (i->total >= samples) set(i, &a, "train.max_steps", text);
     note(i, 0, "batches are in tokens: %lld samples of at most %lld tokens a step%s", (long long)samples,
          (long long)length, i->global || i->ranks ? "" : ", on one GPU; multiply by yours");
 }

@@ -16,7 +16,7 @@ typedef struct Import {
     ForeignArgs args;
     int         taken;                  /* arguments that set a key */
     ImportNote *first, *last;           /* what has no counterpart, and what was assumed */
-    int64_t     batch, accumulation, global, ranks, nodes, samples;      /* 0: not given */
+    int64_t     batch, accumulation, global, ranks, nodes, samples, total;      /* 0: not given */
     bool        full, lora;             /* kind of training, where the file says it */
 } Import;
 

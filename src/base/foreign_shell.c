@@ -4,16 +4,18 @@
  * and the words up to the next key, or the end of the command, are its values. NAME=value is kept as a
  * variable; a quoted text that itself has arguments is read as words again. */
 #include "base/foreign_args.h"
+#include "base/foreign_number.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
-enum { WORD_MAX = 4096, DEPTH_MAX = 3 };
+enum { WORD_MAX = 4096, DEPTH_MAX = 3, NESTED_MAX = 8 };
 
 typedef struct Shell {
     ForeignArgs *out;
     const char  *at, *end;
-    int          line, depth;
+    int          line, depth, nested;  /* nested: ${ } and $( ) around the text */
     bool         open;                 /* values belong to the last argument */
     char         word[WORD_MAX];
     size_t       n;
@@ -43,24 +45,95 @@ static size_t name_length(const char *p, const char *end)
     return n;
 }
 
+static void expand(Shell *s);
+
+/* A text inside ${ } or $( ): its quotes go, its variables are replaced. */
+static void put_expanded(Shell *s, const char *from, const char *to)
+{
+    const char *at = s->at, *end = s->end;
+    s->at = from, s->end = to, s->nested++;
+    while (s->at < s->end) {
+        if (*s->at == '$' && s->nested < NESTED_MAX) expand(s);
+        else if (*s->at == '"' || *s->at == '\'') s->at++;
+        else put(s, s->at++, 1);
+    }
+    s->at = at, s->end = end, s->nested--;
+}
+
+/* The bracket that closes the one at p; NULL: there is none. */
+static const char *closing(const char *p, const char *end, char open, char close)
+{
+    int depth = 0;
+    for (; p < end; p++) {
+        if (*p == open) depth++;
+        if (*p == close && !--depth) return p;
+    }
+    return NULL;
+}
+
+/* Names of variables without a $, as $(( )) has them. */
+static void put_names(Shell *s, const char *text)
+{
+    for (size_t n; *text; text += n) {
+        n = name_length(text, text + strlen(text));
+        const ForeignArg *x = n ? find_variable(s->out, text, n) : NULL;
+        if (x) put(s, x->value[0], strlen(x->value[0]));
+        else put(s, text, n ? n : (n = 1));
+    }
+}
+
+/* $((a * b)) and $(expr a / b) as a number; another command stays as it is written, as one word. */
+static void expand_command(Shell *s)
+{
+    const char *from = s->at, *close = closing(from + 1, s->end, '(', ')');
+    size_t      before = s->n;
+    char        text[256], *p = text;
+    int64_t     number;
+    if (!close) {
+        put(s, s->at++, 1);
+        return;
+    }
+    put_expanded(s, from + 2, close);
+    snprintf(text, sizeof text, "%s", s->word + before);
+    s->word[s->n = before] = 0;
+    s->at = close + 1;
+    bool known = *p == '(' || !strncmp(p, "expr ", 5);
+    put_names(s, p + (*p == '(' ? 0 : 5 * known));
+    snprintf(text, sizeof text, "%s", s->word + before);
+    s->word[s->n = before] = 0;
+    if (known && foreign_number(text, &number))
+        put(s, text, (size_t)snprintf(text, sizeof text, "%lld", (long long)number));
+    else put(s, from, (size_t)(s->at - from));
+}
+
+/* The default of ${NAME:-default} and of its other forms; NULL: there is none. */
+static const char *fallback_of(const char *rest, const char *close)
+{
+    rest += close - rest > 1 && *rest == ':';
+    return rest < close && (*rest == '-' || *rest == '=') ? rest + 1 : NULL;
+}
+
 /* $NAME, ${NAME}, ${NAME:-default}; what the script does not set stays as it is written. */
 static void expand(Shell *s)
 {
     const char *p = s->at + 1, *from = s->at;
+    if (p < s->end && *p == '(') {
+        expand_command(s);
+        return;
+    }
     bool brace = p < s->end && *p == '{';
     const char *name = p + brace;
     size_t len = name_length(name, s->end);
-    const char *close = brace ? memchr(name, '}', (size_t)(s->end - name)) : name + len;
+    const char *close = brace ? closing(p, s->end, '{', '}') : name + len;
     if (!close || !len) {
         put(s, s->at++, 1);
         return;
     }
     const ForeignArg *x = find_variable(s->out, name, len);
-    const char *rest = name + len;
-    bool fallback = brace && close - rest > 2 && rest[0] == ':' && rest[1] == '-';
+    const char *fallback = brace ? fallback_of(name + len, close) : NULL;
     s->at = close + brace;
     if (x)             put(s, x->value[0], strlen(x->value[0]));
-    else if (fallback) put(s, rest + 2, (size_t)(close - rest - 2));
+    else if (fallback) put_expanded(s, fallback, close);
     else               put(s, from, (size_t)(s->at - from));
 }
 
