@@ -57,15 +57,15 @@ expect 2 "an adapter is written as f32" $treb convert $adapter "$tmp/x" --base $
 expect 2 "--shard-mb"        $treb convert $adapter "$tmp/x" --base $gold --shard-mb 1
 expect 2 "--native"          $treb convert --native --merge $adapter "$tmp/x"
 expect 2 "--config"          $treb convert --merge $adapter "$tmp/x" --config $gold
-mkdir "$tmp/astray"; cp $adapter/* "$tmp/astray"  # an adapter whose base model is absent
-sed -i 's|tests/gold/vl-moe-mix|some/where|' "$tmp/astray/adapter_config.json"
-expect 2 "some/where is not here; name its folder with --base" $treb convert --merge "$tmp/astray" "$tmp/x"
+mkdir "$tmp/baseless"; cp $adapter/* "$tmp/baseless"  # an adapter whose base model is absent
+sed -i 's|tests/gold/vl-moe-mix|some/where|' "$tmp/baseless/adapter_config.json"
+expect 2 "some/where is not here; name its folder with --base" $treb convert --merge "$tmp/baseless" "$tmp/x"
 expect 2 "no adapter in it"  $treb convert --merge $gold "$tmp/x"
 expect 2 "no adapter in it"  $treb convert $gold "$tmp/x" --base $gold
 expect 4 "shape [4, 24] instead of [4, 16]" \
     $treb convert --merge $adapter "$tmp/x" --base tests/gold/vl-dense-bias
 expect 2 "adapter of some/where, which is not a model folder here" \
-    $treb generate --model "$tmp/astray" --prompt hello
+    $treb generate --model "$tmp/baseless" --prompt hello
 expect 4 "tokenizer.json"    $treb generate --model "$tmp/adapter" --prompt hello
 expect 4 "tokenizer.json"    $treb generate --model $gold --lora $adapter --prompt hello
 mkdir -p "$tmp/arun/last/state"
@@ -80,7 +80,7 @@ expect 2 "set lora.path" \
 expect 0 "learning_rate"     $treb config recipes/example.yaml
 expect 2 "Did you mean"      $treb config recipes/example.yaml train.max_step=3
 expect 2 "must be between"   $treb config recipes/example.yaml optim.learning_rate=3
-short="--tokens 64 --doc 32 --images 0 --repeat 1"
+short="--model $gold --tokens 64 --doc 32 --images 0 --repeat 1"
 expect 0 "ragged: 2 documents" $treb bench step $short --ragged
 expect 0 "predicted by cpu-node" $treb bench step $short --hardware cpu
 expect 2 "unknown; known are" $treb bench step $short --hardware h42
@@ -88,7 +88,7 @@ expect 0 "floor, the same frozen weights" $treb bench step $short --lora 4 --flo
 expect 2 "are of --lora RANK" $treb bench step $short --floor
 expect 2 "names nothing"     $treb bench step $short --lora 4 --targets q_prj
 expect 2 "ops step"          $treb bench
-expect 0 "of its floor"      $treb bench decode --docs 2 --prompt 8 --tokens 4
+expect 0 "of its floor"      $treb bench decode --model $gold --docs 2 --prompt 8 --tokens 4
 
 tok="tests/gold_text"
 expect 0 "[64,188,65,576]"   $treb tokenize --tokenizer $tok <<<'{"text": "a\u0000b<|im_end|>"}'

@@ -29,7 +29,7 @@ static const char model_text[] =
     "  \"deepstack_visual_indexes\": [0, 2]}, \"tie_word_embeddings\": %s}";
 
 /* BATCHES: different steps of data, which repeat in turn. */
-enum { STEPS = 20, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };
+enum { STEPS = 8, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };
 
 /* Recompute and offload of activations, as words of memory.recompute and memory.offload; late: lazylab.h;
  * fp8: every product of nn/precision.def runs in 8 bits, weights being quantised once a step, or with `anew`
@@ -397,6 +397,26 @@ static inline void change_case(Case *c)
     if (text && strstr(text, " text")) c->pictures = false;
     if (text && strstr(text, " keep")) r->recomputes = r->offloads = 0;
     if (text && r->ep * r->etp == 1) r->dispatcher = "local";
+}
+
+/* Whether any rank, of any process, found a difference. */
+static inline bool any_rank_differs(void)
+{
+    double any = failure.any;
+    if (commlab_.mpi) comm_host_max(commlab_.mpi, &any, 1);
+    return any > 0;
+}
+
+/* A case that differs is repeated with other weights and data, at most twice: see test_layouts.c. */
+static inline void expect_layout_agrees(Case *c, uint64_t seed, bool (*differs)(Case *c, uint64_t seed),
+                                        const char *how)
+{
+    bool bad = true;
+    for (uint64_t k = 0; bad && k < 3; k++) {
+        bad = differs(c, seed + k * 1000003);
+        if (bad && failure.any) printf("  %s: %s\n", k < 2 ? "once more" : "and again", failure.text);
+    }
+    EXPECT(!bad, "%llu%s: %s", (unsigned long long)seed, how, case_text(c));
 }
 
 static inline uint64_t first_seed(void)

@@ -122,7 +122,7 @@ shows() { "$treb" plan /dev/null "${recipe[@]}" --hardware this >"$tmp/out" 2>&1
 check "a plan says that they are measured" \
     shows 'links: intra-node .*(measured, 2 ranks over mpi); inter-node .*(measured, 2 nodes over mpi)'
 
-drawn() { TREB_LAYOUTS=1 ranks 8 "$TEST_LAYOUTS" >"$tmp/out" 2>&1; }
+drawn() { TREB_LAYOUTS=1 TREB_UNEVEN=${TREB_UNEVEN:-24} ranks 8 "$TEST_LAYOUTS" >"$tmp/out" 2>&1; }
 for i in $(seq "${TREB_LAYOUT_RUNS:-1}"); do
     [ -x "${TEST_LAYOUTS:-}" ] && check "random layout $i over eight processes" drawn
 done

@@ -5,7 +5,11 @@
 # Two workers share the tests: one begins with compiled programs, the other with the scripts that start ranks,
 # which wait a lot and of which two at a time would need too many cores. Programs that measure time run before
 # them, alone. The report has the order of the arguments. TREB_TEST_WORKERS=1: one test after the other.
+#
+# Threads of OpenMP that wait do not spin: two tests share the cores, and most of the processor time of tests
+# with small tensors was spent in spinning.
 set -u
+export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000}
 passed=0 failed=0 skipped=0
 counts='s/^lab: ([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/'
 dir=$(mktemp -d) workers=() tests=("$@")

@@ -42,11 +42,11 @@ static void one_rank_gets_it_all(void)
         }
 }
 
-/* One expert, one choice a token: all rows are one expert's. */
+/* One expert, one choice a token: all rows are one expert's. Every dispatcher has every second layout. */
 static void one_expert_gets_it_all(void)
 {
     for (int i = 0; i < DISPATCHER_COUNT; i++)
-        for (int j = 0; j < LAYOUTS; j++) {
+        for (int j = i % 2; j < LAYOUTS; j += 2) {
             Case    k = chunked(i, j, ONE, 1);
             int64_t n;
             k.K = 1;
@@ -250,19 +250,22 @@ static void default_capacity(void)
     comm_close(world);
 }
 
-/* Anything with anything; TREB_SEED repeats it. */
+/* Anything with anything; TREB_SEED repeats it, TREB_CHUNKED sets the number of cases. */
 static void random_cases(void)
 {
     const char *text = getenv("TREB_SEED");
     uint64_t seed = text ? strtoull(text, NULL, 10) : (uint64_t)time(NULL), at = 0;
+    const char *many = getenv("TREB_CHUNKED");
+    int      cases = many ? atoi(many) : 10;
     int64_t  cut = 0, n;
-    for (int i = 0; i < 24; i++) {
+    for (int i = 0; i < cases; i++) {
 #define DRAW(n) ((int)rng_below(seed, (uint64_t)i, at++, (uint64_t)(n)))
         int  dispatcher = DRAW(3), layout = DRAW(LAYOUTS), skew = DRAW(SKEWS);
         Case k = chunked(dispatcher, layout, (Skew)skew, 1 + 0.25 * DRAW(6));
         k.K = 1 + DRAW(MAX_K), k.uneven = DRAW(2), k.chunk = 2 + DRAW(MAX_T), k.drop = DRAW(2);
         k.domain = DRAW(2) ? 1 << DRAW(2) : 0, k.capacity = DRAW(3) ? 0 : 1.0 + DRAW(8);
 #undef DRAW
+        if (i == 0) k.skew = HOT, k.rank_capacity = 1, k.capacity = 0, k.uneven = false;     /* is cut */
         check_chunks(k, &n);
         cut += n > 1;
         if (lab_.bad) {
