@@ -324,7 +324,7 @@ static const char *reason(void)
     return cut ? cut + strlen(answered) : "no counterpart";
 }
 
-static void take(Import *i, const ForeignArg *a)
+static void import_arg(Import *i, const ForeignArg *a)
 {
     const ConfigRow *row;
     if (take_rule(i, a) || a->variable) return;
@@ -380,7 +380,7 @@ Status config_import(Import *i, const char *text, size_t len, const char *name)
     *i = (Import){ 0 };
     config_default(&i->cfg);
     TRY(foreign_args_parse(&i->args, text, len, name));
-    for (const ForeignArg *a = i->args.first; a; a = a->next) take(i, a);
+    for (const ForeignArg *a = i->args.first; a; a = a->next) import_arg(i, a);
     take_limits(i), take_adapters(i), take_batches(i);
     if (i->taken) return OK;
     config_import_close(i);

@@ -223,7 +223,7 @@ Status file_write(const char *path, const void *bytes, size_t n)
     return write_synced(open_new(path), path, bytes, n);
 }
 
-/* A file or a link of that name, which an interrupted write or someone else left, is removed first. */
+/* A file or a link of that name, left by an interrupted write or another program, is removed first. */
 static Status write_fresh(const char *path, const void *bytes, size_t n)
 {
     unlink(path);

@@ -22,7 +22,7 @@ typedef struct Shell {
     bool         quoted;               /* some of the word was in quotes */
 } Shell;
 
-static void put(Shell *s, const char *text, size_t n)
+static void append_text(Shell *s, const char *text, size_t n)
 {
     if (n > WORD_MAX - 1 - s->n) n = WORD_MAX - 1 - s->n;
     memcpy(s->word + s->n, text, n);
@@ -48,14 +48,14 @@ static size_t name_length(const char *p, const char *end)
 static void expand(Shell *s);
 
 /* A text inside ${ } or $( ): its quotes go, its variables are replaced. */
-static void put_expanded(Shell *s, const char *from, const char *to)
+static void append_expanded(Shell *s, const char *from, const char *to)
 {
     const char *at = s->at, *end = s->end;
     s->at = from, s->end = to, s->nested++;
     while (s->at < s->end) {
         if (*s->at == '$' && s->nested < NESTED_MAX) expand(s);
         else if (*s->at == '"' || *s->at == '\'') s->at++;
-        else put(s, s->at++, 1);
+        else append_text(s, s->at++, 1);
     }
     s->at = at, s->end = end, s->nested--;
 }
@@ -77,8 +77,8 @@ static void put_names(Shell *s, const char *text)
     for (size_t n; *text; text += n) {
         n = name_length(text, text + strlen(text));
         const ForeignArg *x = n ? find_variable(s->out, text, n) : NULL;
-        if (x) put(s, x->value[0], strlen(x->value[0]));
-        else put(s, text, n ? n : (n = 1));
+        if (x) append_text(s, x->value[0], strlen(x->value[0]));
+        else append_text(s, text, n ? n : (n = 1));
     }
 }
 
@@ -90,10 +90,10 @@ static void expand_command(Shell *s)
     char        text[256], *p = text;
     int64_t     number;
     if (!close) {
-        put(s, s->at++, 1);
+        append_text(s, s->at++, 1);
         return;
     }
-    put_expanded(s, from + 2, close);
+    append_expanded(s, from + 2, close);
     snprintf(text, sizeof text, "%s", s->word + before);
     s->word[s->n = before] = 0;
     s->at = close + 1;
@@ -102,8 +102,8 @@ static void expand_command(Shell *s)
     snprintf(text, sizeof text, "%s", s->word + before);
     s->word[s->n = before] = 0;
     if (known && foreign_number(text, &number))
-        put(s, text, (size_t)snprintf(text, sizeof text, "%lld", (long long)number));
-    else put(s, from, (size_t)(s->at - from));
+        append_text(s, text, (size_t)snprintf(text, sizeof text, "%lld", (long long)number));
+    else append_text(s, from, (size_t)(s->at - from));
 }
 
 /* The default of ${NAME:-default} and of its other forms; NULL: there is none. */
@@ -126,15 +126,15 @@ static void expand(Shell *s)
     size_t len = name_length(name, s->end);
     const char *close = brace ? closing(p, s->end, '{', '}') : name + len;
     if (!close || !len) {
-        put(s, s->at++, 1);
+        append_text(s, s->at++, 1);
         return;
     }
     const ForeignArg *x = find_variable(s->out, name, len);
     const char *fallback = brace ? fallback_of(name + len, close) : NULL;
     s->at = close + brace;
-    if (x)             put(s, x->value[0], strlen(x->value[0]));
-    else if (fallback) put_expanded(s, fallback, close);
-    else               put(s, from, (size_t)(s->at - from));
+    if (x)             append_text(s, x->value[0], strlen(x->value[0]));
+    else if (fallback) append_expanded(s, fallback, close);
+    else               append_text(s, from, (size_t)(s->at - from));
 }
 
 static void read_quoted(Shell *s, char quote)
@@ -144,10 +144,10 @@ static void read_quoted(Shell *s, char quote)
         if (*s->at == '\n') s->line++;
         if (quote == '"' && *s->at == '\\' && s->at + 1 < s->end) {
             s->at++;
-            if (*s->at == '\n') s->at++, s->line++, put(s, " ", 1);
-            else put(s, s->at++, 1);
+            if (*s->at == '\n') s->at++, s->line++, append_text(s, " ", 1);
+            else append_text(s, s->at++, 1);
         } else if (quote == '"' && *s->at == '$') expand(s);
-        else put(s, s->at++, 1);
+        else append_text(s, s->at++, 1);
     }
     if (s->at < s->end) s->at++;
 }
@@ -171,8 +171,8 @@ static bool next_word(Shell *s)
         else if (*s->at == '(' && s->n && s->word[s->n - 1] == '=') break;
         else if (*s->at == '\\' && s->at + 1 < s->end) {
             if (s->at[1] == '\n') break;
-            put(s, s->at + 1, 1), s->at += 2;
-        } else put(s, s->at++, 1);
+            append_text(s, s->at + 1, 1), s->at += 2;
+        } else append_text(s, s->at++, 1);
     }
     return true;
 }

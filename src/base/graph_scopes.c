@@ -26,7 +26,7 @@ static const struct { const char *word, *answer; } answers[] = {
     { "mamba", "there are no Mamba layers; gated delta nets belong to attn" },
 };
 
-static Status refuse(const char *word)
+static Status refuse_word(const char *word)
 {
     for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
         if (!strcmp(answers[i].word, word))
@@ -45,7 +45,7 @@ static Status read_word(unsigned *bits, const char *word)
             *bits = words[i].bits;
             return OK;
         }
-    return refuse(word);
+    return refuse_word(word);
 }
 
 Status graph_scopes_read(unsigned *bits, const char *const *word, int n)

@@ -68,7 +68,7 @@ static int is_listed(const struct dirent *e)
     return e->d_name[0] != '.' && strcmp(e->d_name, CHECKPOINT_MANIFEST);
 }
 
-static Status walk(const Walk *w, const char *below);
+static Status walk_folder(const Walk *w, const char *below);
 
 static Status walk_entry(const Walk *w, Path name, Path path)
 {
@@ -81,11 +81,11 @@ static Status walk_entry(const Walk *w, Path name, Path path)
     TRY(path_join(path, w->folder, name));
     if (file_is(path)) return w->visit(w->files, name, path);
     name[n + 1] = 0;
-    return walk(w, name);
+    return walk_folder(w, name);
 }
 
 /* below is "" or ends in a slash. */
-static Status walk(const Walk *w, const char *below)
+static Status walk_folder(const Walk *w, const char *below)
 {
     Path at, path, name;
     struct dirent **entry;
@@ -121,7 +121,7 @@ Status checkpoint_manifest_write(const char *folder, int64_t step)
 {
     Json *files = json_object();
     Walk   all = { folder, files, collect_file, .sync = true };
-    Status st = walk(&all, "");
+    Status st = walk_folder(&all, "");
     Json *o = json_pack("{s:i, s:I, s:s, s:o}", "format", MANIFEST_VERSION, "step", (json_int_t)step, "hash",
                         "xxh128", "files", files);
     char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL;
@@ -214,7 +214,7 @@ static Status check_folder(const char *folder, ThreadPool *pool, Meter *meter)
     if (!st && (format != MANIFEST_VERSION || strcmp(hash, "xxh128") || !json_is_object(files)))
         st = fail(E_DATA, "%s: not a manifest that this build reads (format %lld)", path, (long long)format);
     if (!st) st = check_files(folder, files, pool, meter);
-    if (!st) st = walk(&(Walk){ folder, files, check_listed, .sync = false }, "");
+    if (!st) st = walk_folder(&(Walk){ folder, files, check_listed, .sync = false }, "");
     json_decref(o);
     return st;
 }

@@ -146,7 +146,7 @@ static Status write_report(Report *s, const FitCheck *c, const EnginePlan *plan,
 }
 
 /* All ranks fail with the same message; rank 0 logs the list. */
-static Status refuse(const FitCheck *c, const Report *s)
+static Status refuse_plan(const FitCheck *c, const Report *s)
 {
     for (const char *at = s->lines; *at; at += strcspn(at, "\n"), at += *at == '\n')
         log_error(c->log, "%.*s", (int)strcspn(at, "\n"), at);
@@ -182,7 +182,7 @@ static Status check_devices(const FitCheck *c, const EnginePlan *plan, const Nee
     if (over_limit(&all[rank])) shared = all[rank], shared.free = shared.limit;
     if (!st && me == rank) st = write_report(mine, c, plan, shared, all[rank]);
     if (!st && n > 1) comm_host_gather(c->world, said, mine, sizeof *said);
-    if (!st) st = refuse(c, n > 1 ? &said[rank] : mine);
+    if (!st) st = refuse_plan(c, n > 1 ? &said[rank] : mine);
     free(mine), free(said);
     return st;
 }

@@ -22,7 +22,7 @@ void graph_cache_close(GraphCache *g)
     *g = (GraphCache){ 0 };
 }
 
-static CapturedGraph *find(const GraphCache *g, const GraphKey *k)
+static CapturedGraph *find_graph(const GraphCache *g, const GraphKey *k)
 {
     size_t marks = (size_t)shard_marks_key(g->shard) * sizeof *g->marks;
     for (int i = 0; i < g->n; i++)
@@ -76,7 +76,7 @@ bool graph_cache_begin(GraphCache *g, const GraphKey *k)
 {
     if (!g->phases || g->be->preparing || g->be->sticky) return false;
     shard_marks_read(g->shard, g->marks);
-    CapturedGraph *c = find(g, k);
+    CapturedGraph *c = find_graph(g, k);
     if (c && c->graph) {
         launch(g, c);
         ledger_add(&g->be->ledger, &c->work, 1);

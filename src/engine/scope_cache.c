@@ -13,7 +13,7 @@ static uint64_t hash_words(const int64_t *w, size_t n)
     return h;
 }
 
-static ScopeGraph *find(ScopeCache *s, uint64_t hash)
+static ScopeGraph *find_graph(ScopeCache *s, uint64_t hash)
 {
     const OpQueue *q = &s->queue;
     for (int i = 0; i < s->n; i++) {
@@ -58,7 +58,7 @@ static void capture(ScopeCache *s, ScopeGraph *g)
 static void run_queued(ScopeCache *s)
 {
     uint64_t    hash = hash_words(s->queue.key, s->queue.words);
-    ScopeGraph *g = find(s, hash);
+    ScopeGraph *g = find_graph(s, hash);
     if (g && g->graph) {
         launch(s, g);
         return;
@@ -73,7 +73,7 @@ static void run_queued(ScopeCache *s)
 }
 
 /* One op is no work for a graph. */
-static void run(void *self)
+static void run_queue(void *self)
 {
     ScopeCache *s = self;
     if (s->be->sticky)         ;
@@ -85,7 +85,7 @@ static void run(void *self)
 void scope_cache_open(ScopeCache *s, GraphCache *of, unsigned scopes)
 {
     *s = (ScopeCache){ .be = of->be, .of = of, .most = SCOPE_GRAPHS_MOST,
-                       .queue = { .scopes = scopes, .run = run, .self = s } };
+                       .queue = { .scopes = scopes, .run = run_queue, .self = s } };
     s->be->queue = &s->queue;
 }
 

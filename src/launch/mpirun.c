@@ -108,7 +108,7 @@ static Status add_program(Words *w, const RankCommand *c)
 }
 
 /* Open MPI chooses among the network libraries it finds; on one host each of them would listen on all
- * interfaces, where anyone who reaches the port can disturb the run. */
+ * interfaces, where any program that reaches the port can disturb the run. */
 static Status add_environment(Words *w, const Mpirun *m, const RankCommand *c)
 {
     TRY(words_add(w, LAUNCH_VARIABLE "=%s%s", c->bind ? "bind" : "plain", c->verbose ? "-verbose" : ""));

@@ -118,7 +118,7 @@ static Status write_adapter(PeftWriter *w, const Param *base, Param *q, bool b)
     return b ? write_fused_b(w, q) : write_fused_a(w, q, base->shape[0]);
 }
 
-static Status walk(PeftWriter *w)
+static Status write_adapters(PeftWriter *w)
 {
     for (int i = 0; i < w->m->params.n; i++) {
         Param *p = w->m->params.p[i];
@@ -140,10 +140,10 @@ static Status write_tensors(PeftWriter *w, const char *dir)
     TRY(folder_make(dir));
     TRY(path_join(path, dir, PEFT_WEIGHTS));
     TRY(st_writer_open(&w->out, path, 0));
-    Status st = walk(w);
+    Status st = write_adapters(w);
     if (!st) st = st_writer_begin(&w->out);
     w->writing = true;
-    if (!st) st = walk(w);
+    if (!st) st = write_adapters(w);
     if (!st) st = st_writer_finish(&w->out);
     st_writer_close(&w->out);
     return st;

@@ -58,14 +58,14 @@ static const WrittenPreset *find_written(const char *name)
 
 static const char *preset_name(int i) { return i < PRESETS ? presets[i].name : written[i - PRESETS].name; }
 
-static const Preset *find(const char *name)
+static const Preset *find_preset(const char *name)
 {
     for (int i = 0; i < PRESETS; i++)
         if (!strcmp(presets[i].name, name)) return &presets[i];
     return NULL;
 }
 
-bool preset_is(const char *name) { return find(name) || find_written(name); }
+bool preset_is(const char *name) { return find_preset(name) || find_written(name); }
 
 const char *preset_like(const char *path)
 {
@@ -146,7 +146,7 @@ static Status read_written(Json **hf, const WrittenPreset *w)
 Status preset_config(Json **hf, const char *name)
 {
     char known[1024] = "";
-    const Preset *p = find(name);
+    const Preset *p = find_preset(name);
     if (!p && find_written(name)) return read_written(hf, find_written(name));
     *hf = p ? whole_config(p) : NULL;
     if (p) return *hf ? OK : fail(E_FIT, "no memory for preset %s", name);

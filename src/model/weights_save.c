@@ -1,7 +1,7 @@
 /* model/weights_save.c -- writes weights in HF form; see weights.h.
  *
- * walk() decides names and order. It runs twice: it declares all tensors, then writes their data, one tensor
- * (or one expert) in host memory at a time. */
+ * save_params() decides names and order. It runs twice: it declares all tensors, then writes their data, one
+ * tensor (or one expert) in host memory at a time. */
 #include "base/folder.h"
 #include "base/json.h"
 #include "model/weights_private.h"
@@ -142,7 +142,7 @@ static Status fill_param(WeightSaver *s, int i)
     return weights_fill_param(s->source, s->be, s->from, &s->arena, i);
 }
 
-static Status walk(WeightSaver *s)
+static Status save_params(WeightSaver *s)
 {
     for (int i = 0; i < s->m->params.n; i++) {
         const Param *p = s->m->params.p[i];
@@ -186,10 +186,10 @@ static Status save_model(WeightSaver *s, const char *dir, int64_t max_shard)
     if ((s->fp8 = s->dtype == E4M3)) s->dtype = BF16;
     Status st = alloc_buffers(s);
     if (!st) st = st_writer_open(&s->out, dir, max_shard);
-    if (!st) st = walk(s);
+    if (!st) st = save_params(s);
     if (!st) st = st_writer_begin(&s->out);
     s->writing = true;
-    if (!st) st = walk(s);
+    if (!st) st = save_params(s);
     if (!st) st = st_writer_finish(&s->out);
     st_writer_close(&s->out);
     free(s->stage), free(s->transposed), free(s->packed);

@@ -135,7 +135,7 @@ LayerKinds layer_kinds(const TextShape *t, int64_t l)
     return (LayerKinds){ (AttentionId)a, (FfnId)f };
 }
 
-static Status refuse(int64_t layer, const char *what, const char *name, bool runs, const char *lacks)
+static Status refuse_kind(int64_t layer, const char *what, const char *name, bool runs, const char *lacks)
 {
     if (!runs)
         return fail(E_CONFIG, "layer %lld: %s %s has no forward here: it can be planned (treb plan --gpus), "
@@ -152,8 +152,8 @@ Status layer_kinds_train(const TextShape *t)
         LayerKinds k = layer_kinds(t, l);
         const AttentionKind *a = attention_kinds[k.attention];
         const FfnKind *f = ffn_kinds[k.ffn];
-        TRY(refuse(l, "attention", a->name, a->fwd, a->lacks ? a->lacks(t) : NULL));
-        TRY(refuse(l, "feed-forward", f->name, f->fwd, f->lacks ? f->lacks(t) : NULL));
+        TRY(refuse_kind(l, "attention", a->name, a->fwd, a->lacks ? a->lacks(t) : NULL));
+        TRY(refuse_kind(l, "feed-forward", f->name, f->fwd, f->lacks ? f->lacks(t) : NULL));
     }
     return OK;
 }

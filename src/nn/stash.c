@@ -75,7 +75,7 @@ const uint8_t *policy_full(void)
     return row;
 }
 
-static const Word *find(const Word *row, int n, const char *word)
+static const Word *find_word(const Word *row, int n, const char *word)
 {
     for (int i = 0; i < n; i++)
         if (!strcmp(row[i].word, word)) return &row[i];
@@ -84,7 +84,7 @@ static const Word *find(const Word *row, int n, const char *word)
 
 Status policy_drop(uint8_t policy[LABEL_N], const char *what)
 {
-    const Word *w = find(recompute, RECOMPUTE_WORDS, what);
+    const Word *w = find_word(recompute, RECOMPUTE_WORDS, what);
     if (!w)
         return fail(E_CONFIG, "memory.recompute: %s is not a label; there are %s", what, policy_choices());
     for (int l = 0; l < LABEL_N; l++)
@@ -97,7 +97,7 @@ const char *offload_choices(void) { return offload_list + 2; }
 /* A dropped label cannot be offloaded; the rules refuse it too. */
 Status policy_offload(uint8_t policy[LABEL_N], const char *what)
 {
-    const Word *w = find(offload, OFFLOAD_WORDS, what);
+    const Word *w = find_word(offload, OFFLOAD_WORDS, what);
     if (!w)
         return fail(E_CONFIG, "memory.activation_offload: %s is not a label; there are %s", what,
                     offload_choices());
@@ -122,19 +122,20 @@ Status offload_words(uint8_t policy[LABEL_N], const char *list)
 
 WordScope recompute_word_scope(const char *word)
 {
-    const Word *w = find(recompute, RECOMPUTE_WORDS, word);
+    const Word *w = find_word(recompute, RECOMPUTE_WORDS, word);
     return w ? w->of : SCOPE_LAYERS;
 }
 
 WordScope offload_word_scope(const char *word)
 {
-    const Word *w = find(offload, OFFLOAD_WORDS, word);
+    const Word *w = find_word(offload, OFFLOAD_WORDS, word);
     return w ? w->of : SCOPE_LAYERS;
 }
 
 bool recompute_word_within(const char *word, const char *other)
 {
-    const Word *a = find(recompute, RECOMPUTE_WORDS, word), *b = find(recompute, RECOMPUTE_WORDS, other);
+    const Word *a = find_word(recompute, RECOMPUTE_WORDS, word);
+    const Word *b = find_word(recompute, RECOMPUTE_WORDS, other);
     return a && b && a != b && a->labels && !(a->labels & ~b->labels);
 }
 

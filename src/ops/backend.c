@@ -34,7 +34,7 @@ const char *backend_names(void)
 #endif
 }
 
-static const Device *find(const char *name)
+static const Device *find_device(const char *name)
 {
     for (int i = 0; i < DEVICES; i++)
         if (!strcmp(devices[i]->name, name)) return devices[i];
@@ -53,7 +53,7 @@ const char *backend_pick(const char *name)
 {
     double left = 0, all = 0;
     if (strcmp(name, "auto")) return name;
-    if (find("cuda")) backend_memory("cuda", &left, &all);
+    if (find_device("cuda")) backend_memory("cuda", &left, &all);
     return all > 0 ? "cuda" : "cpu";
 }
 
@@ -61,7 +61,7 @@ Status backend_check(const char *name)
 {
     double left, all;
     char   what[256];
-    if (!find(name))
+    if (!find_device(name))
         return fail(E_CONFIG, "backend %s: not in this build; there are %s", name, backend_names());
     backend_memory(name, &left, &all);
     if (all > 0 || !strcmp(name, "meta")) return OK;
@@ -71,13 +71,13 @@ Status backend_check(const char *name)
 
 void (*backend_pin(const char *name))(void *p, size_t bytes, bool on)
 {
-    const Device *m = find(name);
+    const Device *m = find_device(name);
     return m ? m->pin : NULL;
 }
 
 void backend_memory(const char *name, double *left, double *all)
 {
-    const Device *m = find(name);
+    const Device *m = find_device(name);
     *left = *all = 0;
     activity_slow_begin();                                  /* the first use of a GPU loads all kernels */
     if (m && m->memory) m->memory(left, all);
@@ -86,27 +86,27 @@ void backend_memory(const char *name, double *left, double *all)
 
 void backend_load_trace(const char *name)
 {
-    const Device *m = find(name);
+    const Device *m = find_device(name);
     if (m && m->trace) m->trace->load();
 }
 
 double backend_memory_used(const char *name)
 {
-    const Device *m = find(name);
+    const Device *m = find_device(name);
     return m && m->memory_used ? m->memory_used() : 0;
 }
 
 void backend_describe(const char *name, char *out, size_t n)
 {
     snprintf(out, n, "not in this build");
-    const Device *m = find(name);
+    const Device *m = find_device(name);
     if (m) snprintf(out, n, "built in");
     if (m && m->describe) m->describe(out, n);
 }
 
 void backend_describe_kernels(const char *name, char *out, size_t n)
 {
-    const Device *m = find(name);
+    const Device *m = find_device(name);
     snprintf(out, n, "%s", "");
     if (m && m->describe_kernels) m->describe_kernels(out, n);
 }
@@ -120,7 +120,7 @@ static void tick(void *self, Part ended)
 
 Status backend_open(Backend *be, const char *name)
 {
-    *be = (Backend){ .device = find(name) };
+    *be = (Backend){ .device = find_device(name) };
     if (!be->device)
         return fail(E_CONFIG, "backend %s: not in this build; there are %s", name, backend_names());
     be->ops = be->device->ops;

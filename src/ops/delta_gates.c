@@ -54,7 +54,7 @@ static float get(Tensor t, int64_t row, int64_t h)
     char *p = element(t, row, h);
     return t.dtype == F32 ? *(float *)p : bf16_to_f32(*(uint16_t *)p);
 }
-static void put(Tensor t, int64_t row, int64_t h, float x)
+static void store_element(Tensor t, int64_t row, int64_t h, float x)
 {
     char *p = element(t, row, h);
     if (t.dtype == F32) *(float *)p = x;
@@ -68,8 +68,8 @@ void cpu_delta_gates_fwd(Backend *be, Tensor g, Tensor beta, Tensor a, Tensor b,
     for (int64_t t = 0; t < a.n[0]; t++)
         for (int64_t h = 0; h < H; h++) {
             float step = sigmoid(get(b, t, h));
-            put(beta, t, h, b.dtype == F32 ? step : bf16_to_f32(bf16_from_f32(step)));
-            put(g, t, h, -expf(get(decay, 0, h)) * softplus(get(a, t, h) + get(shift, 0, h)));
+            store_element(beta, t, h, b.dtype == F32 ? step : bf16_to_f32(bf16_from_f32(step)));
+            store_element(g, t, h, -expf(get(decay, 0, h)) * softplus(get(a, t, h) + get(shift, 0, h)));
         }
 }
 
@@ -79,8 +79,8 @@ static void head_grads(Tensor da, Tensor db, Tensor dg, Tensor dbeta, Tensor g, 
 {
     for (int64_t t = 0; t < a.n[0]; t++) {
         float step = get(beta, t, h), d = -get(dg, t, h) * rate * sigmoid(get(a, t, h) + shift);
-        put(db, t, h, get(dbeta, t, h) * step * (1.0f - step));
-        put(da, t, h, d);
+        store_element(db, t, h, get(dbeta, t, h) * step * (1.0f - step));
+        store_element(da, t, h, d);
         sums[0] += (double)(get(dg, t, h) * get(g, t, h)), sums[1] += (double)d;
     }
 }
@@ -93,7 +93,7 @@ void cpu_delta_gates_bwd(Backend *be, Tensor da, Tensor db, Tensor ddecay, Tenso
     for (int64_t h = 0; h < H; h++) {
         double sums[2] = { 0 };
         head_grads(da, db, dg, dbeta, g, beta, a, expf(get(decay, 0, h)), get(shift, 0, h), h, sums);
-        if (t_has(ddecay)) put(ddecay, 0, h, get(ddecay, 0, h) + (float)sums[0]);
-        if (t_has(dshift)) put(dshift, 0, h, get(dshift, 0, h) + (float)sums[1]);
+        if (t_has(ddecay)) store_element(ddecay, 0, h, get(ddecay, 0, h) + (float)sums[0]);
+        if (t_has(dshift)) store_element(dshift, 0, h, get(dshift, 0, h) + (float)sums[1]);
     }
 }

@@ -99,7 +99,7 @@ static void add_tile(Backend *be, TileAt t) { add_word(be, t.e), add_word(be, t.
 
 /* ---- calls ---- */
 
-static void *append(Backend *be, int op, void (*play)(const void *call), const void *call, size_t bytes)
+static void *append_call(Backend *be, int op, void (*play)(const void *call), const void *call, size_t bytes)
 {
     OpQueue *q = be->queue;
     size_t   at = (q->bytes + 15) & ~(size_t)15;
@@ -154,7 +154,7 @@ static void *append(Backend *be, int op, void (*play)(const void *call), const v
     static inline void queue_##name params                                                         \
     {                                                                                              \
         Call_##name call_ = { ITEMS args };                                                        \
-        if (!append(be, OP_##name, play_##name, &call_, sizeof call_)) return;                     \
+        if (!append_call(be, OP_##name, play_##name, &call_, sizeof call_)) return;                \
         ADD_ALL args                                                                               \
     }
 #include "ops/ops.def"
@@ -174,7 +174,7 @@ static void play_with_list(const void *p)
 static void queue_with_list(Backend *be, Tensor out, Tensor each, const Addends *list)
 {
     CallWithList c = { { be, out, each, NULL }, *list };
-    if (!append(be, OP_squares, play_with_list, &c, sizeof c)) return;
+    if (!append_call(be, OP_squares, play_with_list, &c, sizeof c)) return;
     ADD(out) ADD(each) ADD(list)
 }
 

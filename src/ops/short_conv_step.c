@@ -33,7 +33,7 @@ static float get(Tensor t, int64_t a, int64_t b, int64_t c)
     char *p = element(t, a, b, c);
     return t.dtype == F32 ? *(float *)p : bf16_to_f32(*(uint16_t *)p);
 }
-static void put(Tensor t, int64_t a, int64_t b, int64_t c, float v)
+static void store_element(Tensor t, int64_t a, int64_t b, int64_t c, float v)
 {
     char *p = element(t, a, b, c);
     if (t.dtype == F32) *(float *)p = v;
@@ -59,11 +59,11 @@ static void step_column(Tensor y, Tensor tail, Tensor x, const float *w, ConvDoc
         float p = 0.0f;
         last[K - 1] = get(x, t, h, c);
         for (int64_t k = 0; k < K; k++) p += w[k] * last[k];
-        put(y, t, h, c, p / (1.0f + expf(-p)));
+        store_element(y, t, h, c, p / (1.0f + expf(-p)));
         for (int64_t k = 0; k < K - 1; k++) last[k] = last[k + 1];
         for (int64_t k = 0; t < d.from + d.kept && k < K - 1; k++) keep[k] = last[k];
     }
-    for (int64_t k = 0; k < K - 1; k++) put(tail, d.doc, k, col, keep[k]);
+    for (int64_t k = 0; k < K - 1; k++) store_element(tail, d.doc, k, col, keep[k]);
 }
 
 void cpu_short_conv_step(Backend *be, Tensor y, Tensor tail, Tensor x, Tensor w, Segments seg, Tensor doc,
@@ -75,7 +75,7 @@ void cpu_short_conv_step(Backend *be, Tensor y, Tensor tail, Tensor x, Tensor w,
         float buf[MAX_K];
         const float *taps = row_read(w, col, buf);
         for (int64_t t = 0; t < x.n[0]; t++)
-            if (segment_of(seg, t) < 0) put(y, t, col / C, col % C, 0.0f);
+            if (segment_of(seg, t) < 0) store_element(y, t, col / C, col % C, 0.0f);
         for (int64_t i = 0; i < seg.n; i++)
             step_column(y, tail, x, taps, doc_at(seg, doc, kept, i), col, K);
     }

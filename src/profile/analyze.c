@@ -27,7 +27,7 @@ static Set set_of_size(Analysis *a, size_t n)
     return s;
 }
 
-static Set take(Analysis *a, PickSpan *pick, int key)
+static Set take_spans(Analysis *a, PickSpan *pick, int key)
 {
     const SpanList *all = a->spans;
     Set s = set_of_size(a, all->n);
@@ -130,7 +130,7 @@ static Set starved_of(Analysis *a, Set gaps, Set *late)
  * those that the host itself waits for, or executes where it is the device. */
 static Set blocking_of(Analysis *a, Set gaps, Set starved)
 {
-    Set comm = take(a, is_comm, 0), copies = take(a, is_copy, 0);
+    Set comm = take_spans(a, is_comm, 0), copies = take_spans(a, is_copy, 0);
     Set waits = take_events(a, a->spans->host ? is_host_call : is_host_wait);
     Set both = combine(a, intervals_merge, comm, copies);
     Set launched = combine(a, intervals_subtract, gaps, starved);
@@ -147,7 +147,7 @@ static void fill_group_blocking(Analysis *a, StepProfile *out, Set blocking)
 {
     for (int g = 0; g < GR_N; g++) {
         if (out->group[g].length <= 0) continue;
-        Set calls = take(a, is_group, g);
+        Set calls = take_spans(a, is_group, g);
         out->group[g].blocking = mean_and_drop(a, combine(a, intervals_intersect, calls, blocking));
         drop(&calls);
     }
@@ -189,7 +189,7 @@ static void fill_gaps(Analysis *a, StepProfile *out, Set compute)
 /* Calls with what compute hides of those in flight. key: a group, or -1. */
 static Set calls_of(Analysis *a, PickSpan *pick, int key, Set compute)
 {
-    Set in_call = take(a, pick, key), flying = take(a, is_flying, key);
+    Set in_call = take_spans(a, pick, key), flying = take_spans(a, is_flying, key);
     Set hidden = combine(a, intervals_intersect, flying, compute);
     Set out = combine(a, intervals_merge, in_call, hidden);
     drop(&in_call), drop(&flying), drop(&hidden);
@@ -203,8 +203,8 @@ static double exposed_of(Analysis *a, Set calls, Set others)
 
 static void fill_comm(Analysis *a, StepProfile *out, Set compute)
 {
-    Set comm = calls_of(a, is_comm, -1, compute), others = take(a, is_not_comm, 0);
-    Set stages = take(a, is_pipeline, 0);
+    Set comm = calls_of(a, is_comm, -1, compute), others = take_spans(a, is_not_comm, 0);
+    Set stages = take_spans(a, is_pipeline, 0);
     out->comm = mean(a, comm), out->exposed = exposed_of(a, comm, others);
     out->hidden = out->comm - out->exposed, out->bubble = exposed_of(a, stages, others);
     for (int g = 0; g < GR_N; g++) {
@@ -217,21 +217,21 @@ static void fill_comm(Analysis *a, StepProfile *out, Set compute)
 
 static void fill_copies(Analysis *a, StepProfile *out)
 {
-    Set copies = take(a, is_copy, 0), others = take(a, is_not_copy, 0);
+    Set copies = take_spans(a, is_copy, 0), others = take_spans(a, is_not_copy, 0);
     out->copies = mean_and_drop(a, combine(a, intervals_subtract, copies, others));
     drop(&copies), drop(&others);
 }
 
 static void fill_lists(Analysis *a, StepProfile *out)
 {
-    for (int i = 0; i < CAT_N; i++)   out->category[i] = mean_and_drop(a, take(a, is_category, i));
-    for (int i = 0; i < PART_N; i++)  out->part[i] = mean_and_drop(a, take(a, is_part, i));
-    for (int i = 0; i < LAYER_N; i++) out->layer[i] = mean_and_drop(a, take(a, is_layer, i));
+    for (int i = 0; i < CAT_N; i++)   out->category[i] = mean_and_drop(a, take_spans(a, is_category, i));
+    for (int i = 0; i < PART_N; i++)  out->part[i] = mean_and_drop(a, take_spans(a, is_part, i));
+    for (int i = 0; i < LAYER_N; i++) out->layer[i] = mean_and_drop(a, take_spans(a, is_layer, i));
     out->category[CAT_COMM] = out->comm;
-    out->forward   = mean_and_drop(a, take(a, is_pass, PASS_FORWARD));
-    out->backward  = mean_and_drop(a, take(a, is_pass, PASS_BACKWARD));
-    out->optimizer = mean_and_drop(a, take(a, is_pass, PASS_UPDATE));
-    out->recompute = mean_and_drop(a, take(a, is_replay, 0));
+    out->forward   = mean_and_drop(a, take_spans(a, is_pass, PASS_FORWARD));
+    out->backward  = mean_and_drop(a, take_spans(a, is_pass, PASS_BACKWARD));
+    out->optimizer = mean_and_drop(a, take_spans(a, is_pass, PASS_UPDATE));
+    out->recompute = mean_and_drop(a, take_spans(a, is_replay, 0));
     out->host      = mean_and_drop(a, take_events(a, is_host_work));
     out->data_wait = mean_and_drop(a, take_events(a, is_data_wait));
 }
@@ -276,8 +276,8 @@ Status analyze(StepProfile *out, const SpanList *s, const Recorder *r)
                    .window = { s->step[0].ended, s->step[s->steps - 1].ended } };
     REQUIRE(s->steps > 1 && a.window.to > a.window.from, "%d steps", s->steps);
     out->step = (a.window.to - a.window.from) / a.steps;
-    Set compute = take(&a, is_compute, 0);
-    out->busy = mean_and_drop(&a, take(&a, is_any, 0)), out->idle = out->step - out->busy;
+    Set compute = take_spans(&a, is_compute, 0);
+    out->busy = mean_and_drop(&a, take_spans(&a, is_any, 0)), out->idle = out->step - out->busy;
     out->compute = mean(&a, compute);
     fill_comm(&a, out, compute);
     fill_copies(&a, out);

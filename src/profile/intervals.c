@@ -12,7 +12,7 @@ static int by_start(const void *a, const void *b)
 }
 
 /* Appends to a set an interval that begins no earlier than its last one. */
-static size_t append(Interval *out, size_t n, Interval x)
+static size_t append_interval(Interval *out, size_t n, Interval x)
 {
     if (!(x.to > x.from)) return n;
     if (n && x.from <= out[n - 1].to) {
@@ -27,7 +27,7 @@ size_t intervals_union(Interval *x, size_t n)
 {
     size_t k = 0;
     if (n) qsort(x, n, sizeof *x, by_start);
-    for (size_t i = 0; i < n; i++) k = append(x, k, x[i]);
+    for (size_t i = 0; i < n; i++) k = append_interval(x, k, x[i]);
     return k;
 }
 
@@ -42,7 +42,7 @@ size_t intervals_clip(Interval *out, const Interval *x, size_t n, Interval w)
 {
     size_t k = 0;
     for (size_t i = 0; i < n; i++)
-        k = append(out, k, (Interval){ fmax(x[i].from, w.from), fmin(x[i].to, w.to) });
+        k = append_interval(out, k, (Interval){ fmax(x[i].from, w.from), fmin(x[i].to, w.to) });
     return k;
 }
 
@@ -76,7 +76,7 @@ size_t intervals_merge(Interval *out, const Interval *a, size_t n, const Interva
     size_t k = 0, i = 0, j = 0;
     while (i < n || j < m) {
         bool first = j == m || (i < n && a[i].from <= b[j].from);
-        k = append(out, k, first ? a[i++] : b[j++]);
+        k = append_interval(out, k, first ? a[i++] : b[j++]);
     }
     return k;
 }

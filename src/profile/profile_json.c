@@ -17,7 +17,7 @@ static const char *name_of_part(int i)     { return part_words[i]; }
 static const char *name_of_layer(int i)    { return layer_names[i]; }
 static const char *name_of_arena(int i)    { return engine_arena_label((ArenaId)i); }
 
-static void put(Json *o, const char *name, double x)
+static void put_number(Json *o, const char *name, double x)
 {
     if (isfinite(x)) json_object_set_new(o, name, json_real(x));
 }
@@ -25,7 +25,7 @@ static void put(Json *o, const char *name, double x)
 static Json *list_json(const double *x, int n, NameOf *name)
 {
     Json *o = json_object();
-    for (int i = 0; i < n; i++) put(o, name(i), x[i]);
+    for (int i = 0; i < n; i++) put_number(o, name(i), x[i]);
     return o;
 }
 
@@ -53,7 +53,7 @@ static Json *groups_json(const StepProfile *s)
     for (int g = 0; g < GR_N; g++) {
         GroupProfile x = s->group[g];
         Json        *row = json_object();
-        for (int i = 0; i < GROUP_FIELDS; i++) put(row, group_fields[i].name, *group_value(&x, i));
+        for (int i = 0; i < GROUP_FIELDS; i++) put_number(row, group_fields[i].name, *group_value(&x, i));
         if (x.calls > 0 || x.exposed > 0) json_object_set(o, group_name((GroupId)g), row);
         json_decref(row);
     }
@@ -77,7 +77,7 @@ static Json *step_json(const StepProfile *s)
 {
     Json *o = json_object();
     for (int i = 0; i < profile_fields_n; i++)
-        put(o, profile_fields[i].name, profile_value(s, &profile_fields[i]));
+        put_number(o, profile_fields[i].name, profile_value(s, &profile_fields[i]));
     json_object_set_new(o, "categories", list_json(s->category, CAT_N, name_of_category));
     json_object_set_new(o, "parts", list_json(s->part, PART_N, name_of_part));
     json_object_set_new(o, "layers", list_json(s->layer, LAYER_N, name_of_layer));
@@ -140,7 +140,7 @@ Status profile_json(Json **out, const Profile *p)
     for (int i = 0; i < COUNTS; i++)
         json_object_set_new(o, counts[i].name, json_integer(*(const int *)((const char *)p + counts[i].at)));
     for (int i = 0; i < NUMBERS; i++)
-        put(o, numbers[i].name, *(const double *)((const char *)p + numbers[i].at));
+        put_number(o, numbers[i].name, *(const double *)((const char *)p + numbers[i].at));
     if (p->has_measured)  json_object_set_new(o, "measured", step_json(&p->measured));
     if (p->has_predicted) json_object_set_new(o, "predicted", step_json(&p->predicted));
     if (p->rank)          json_object_set_new(o, "rank", rank_list(p));

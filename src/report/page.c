@@ -51,7 +51,7 @@ static Json *format_string(const char *fmt, va_list ap)
     return s;
 }
 
-static void say(Json *rich, const char *class, const char *fmt, va_list ap)
+static void append_rich_text(Json *rich, const char *class, const char *fmt, va_list ap)
 {
     Json *text = format_string(fmt, ap);
     json_array_append_new(rich, class ? json_pack("{s:o}", class, text) : text);
@@ -61,7 +61,7 @@ void page_say(Json *rich, const char *class, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    say(rich, class, fmt, ap);
+    append_rich_text(rich, class, fmt, ap);
     va_end(ap);
 }
 
@@ -70,7 +70,7 @@ Json *page_rich(const char *class, const char *fmt, ...)
     Json *rich = json_array();
     va_list ap;
     va_start(ap, fmt);
-    say(rich, class, fmt, ap);
+    append_rich_text(rich, class, fmt, ap);
     va_end(ap);
     return rich;
 }
@@ -129,12 +129,12 @@ Json *block_table(const char *const *columns, int n, const char *fold)
     return t;
 }
 
-static Json *append(Json *list, Json *item)
+static Json *append_item(Json *list, Json *item)
 {
     return json_array_append_new(list, item) ? NULL : item;
 }
 
-Json *table_row(Json *table) { return append(block_list(table, "rows"), json_array()); }
+Json *table_row(Json *table) { return append_item(block_list(table, "rows"), json_array()); }
 
 Json *block_bars(void) { return block_open("bars"); }
 
@@ -142,7 +142,7 @@ Json *bars_row(Json *bars, const char *name, int color, double from, double widt
 {
     Json *row = json_pack("{s:o, s:i, s:f, s:f, s:s}", "name", page_string(name), "color", color, "from",
                           from, "width", width, "text", text);
-    return append(block_list(bars, "rows"), row);
+    return append_item(block_list(bars, "rows"), row);
 }
 
 void bars_part(Json *row, double share, const char *fmt, ...)

@@ -12,7 +12,7 @@ static int64_t block_of(const StreamShape *s) { return s->merge * s->merge; }
 static size_t  pixel_size(const StreamShape *s) { return s->bytes ? 1 : sizeof(float); }
 
 /* The next array of a block, on a border of its own; base NULL: only its size is counted. */
-static void *take(char *base, size_t *used, int64_t n, size_t size)
+static void *take_array(char *base, size_t *used, int64_t n, size_t size)
 {
     enum { BORDER = 64 };
     void *at = base ? base + *used : NULL;
@@ -25,18 +25,18 @@ static size_t lay_out(Stream *s, char *base)
     const Budget *b = &s->budget;
     int64_t T = b->tokens, P = b->patches, N = P / block_of(&s->shape);
     size_t  used = 0;
-    s->ids        = take(base, &used, T, 4);
-    s->pos        = take(base, &used, 3 * T, 4);
-    s->group      = take(base, &used, T, 4);
-    s->start      = take(base, &used, b->docs, 4);
-    s->group_len  = take(base, &used, b->docs, 4);
-    s->sup_row    = take(base, &used, b->supervised, 4);
-    s->sup_label  = take(base, &used, b->supervised, 4);
-    s->pixels     = take(base, &used, P * s->shape.patch_dim, pixel_size(&s->shape));
-    s->cell       = take(base, &used, 4 * P, 4);
-    s->vpos       = take(base, &used, 2 * P, 4);
-    s->vstart     = take(base, &used, N, 4);
-    s->visual_row = take(base, &used, N, 4);
+    s->ids        = take_array(base, &used, T, 4);
+    s->pos        = take_array(base, &used, 3 * T, 4);
+    s->group      = take_array(base, &used, T, 4);
+    s->start      = take_array(base, &used, b->docs, 4);
+    s->group_len  = take_array(base, &used, b->docs, 4);
+    s->sup_row    = take_array(base, &used, b->supervised, 4);
+    s->sup_label  = take_array(base, &used, b->supervised, 4);
+    s->pixels     = take_array(base, &used, P * s->shape.patch_dim, pixel_size(&s->shape));
+    s->cell       = take_array(base, &used, 4 * P, 4);
+    s->vpos       = take_array(base, &used, 2 * P, 4);
+    s->vstart     = take_array(base, &used, N, 4);
+    s->visual_row = take_array(base, &used, N, 4);
     return used;
 }
 

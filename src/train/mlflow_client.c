@@ -43,7 +43,7 @@ static Status curl_load(Curl *l)
 }
 
 /* Bytes of an answer; more than ANSWER_BYTES end the call. */
-static size_t take(const char *bytes, size_t size, size_t n, void *to)
+static size_t receive_bytes(const char *bytes, size_t size, size_t n, void *to)
 {
     Text *t = to;
     return t->n + n > ANSWER_BYTES || text_push(t, bytes, size * n) ? 0 : size * n;
@@ -79,7 +79,7 @@ Status mlflow_client_open(MlflowClient *c, const char *uri)
     l.easy_setopt(c->curl, OPT_NOSIGNAL, 1L);
     l.easy_setopt(c->curl, OPT_CONNECTTIMEOUT, (long)CONNECT_SECONDS);
     l.easy_setopt(c->curl, OPT_TIMEOUT, (long)CALL_SECONDS);
-    l.easy_setopt(c->curl, OPT_WRITEFUNCTION, take);
+    l.easy_setopt(c->curl, OPT_WRITEFUNCTION, receive_bytes);
     l.easy_setopt(c->curl, OPT_WRITEDATA, &c->answer);
     return OK;
 }

@@ -112,7 +112,7 @@ static void mfu_text(const Progress *p, char *out, size_t size)
     if (at < size && open[1] == 0) snprintf(out + at, size - at, ")");
 }
 
-static void put(Progress *p, int64_t step, const char *name, double value)
+static void put_scalar(Progress *p, int64_t step, const char *name, double value)
 {
     metrics_put(p->metrics, name, value);
     tensorboard_scalar(p->board, step, name, value);
@@ -160,14 +160,14 @@ static void put_comm(Progress *p)
     const StepReport *s = &p->sum;
     char     name[64];
     CommTime all = all_groups(s);
-    put(p, s->step, "perf/exposed_comm", ratio(all.exposed, s->seconds));
-    if (all.length > 0) put(p, s->step, "perf/hidden_comm", hidden(all));
+    put_scalar(p, s->step, "perf/exposed_comm", ratio(all.exposed, s->seconds));
+    if (all.length > 0) put_scalar(p, s->step, "perf/hidden_comm", hidden(all));
     for (int g = 0; g < GR_N; g++) {
         if (s->comm[g].length <= 0) continue;
         snprintf(name, sizeof name, "perf/exposed_comm/%s", group_name((GroupId)g));
-        put(p, s->step, name, ratio(s->comm[g].exposed, s->seconds));
+        put_scalar(p, s->step, name, ratio(s->comm[g].exposed, s->seconds));
         snprintf(name, sizeof name, "perf/hidden_comm/%s", group_name((GroupId)g));
-        put(p, s->step, name, hidden(s->comm[g]));
+        put_scalar(p, s->step, name, hidden(s->comm[g]));
     }
 }
 
@@ -218,7 +218,7 @@ static void log_step(const Progress *p)
 Status progress_put(Progress *p, int64_t step, const Scalar *s, int n)
 {
     metrics_begin(p->metrics, step);
-    for (int i = 0; i < n; i++) put(p, step, s[i].name, s[i].value);
+    for (int i = 0; i < n; i++) put_scalar(p, step, s[i].name, s[i].value);
     return end_line(p);
 }
 
@@ -289,16 +289,16 @@ static Status write_line(Progress *p, const ExpertCounts *experts, const SourceL
     n += perf_scalars(p, s + n);
     REQUIRE(n <= MAX_SCALARS, "%d scalars", n);
     metrics_begin(p->metrics, step);
-    for (int i = 0; i < n; i++) put(p, step, s[i].name, s[i].value);
+    for (int i = 0; i < n; i++) put_scalar(p, step, s[i].name, s[i].value);
     put_comm(p);
     for (int64_t l = 0; l < experts->layers; l++) {
         snprintf(name, sizeof name, "moe/max_over_mean/layer_%02" PRId64, experts->layer[l]);
-        put(p, step, name, expert_counts_imbalance(experts, l));
+        put_scalar(p, step, name, expert_counts_imbalance(experts, l));
     }
     for (int i = 0; i < sources->channels; i++) {
         if (!sources->tokens[i]) continue;                   /* no sample of it since the line before */
         snprintf(name, sizeof name, "loss_by_source/%s", sources->name[i]);
-        put(p, step, name, sources->loss[i] / (double)sources->tokens[i]);
+        put_scalar(p, step, name, sources->loss[i] / (double)sources->tokens[i]);
     }
     return end_line(p);
 }

@@ -46,7 +46,7 @@ static void stick(TensorBoard *t, Status st, int error)
 
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };           /* wire types */
 
-static void put(TensorBoard *t, Text *to, const void *bytes, size_t n)
+static void append_bytes(TensorBoard *t, Text *to, const void *bytes, size_t n)
 {
     if (text_push(to, bytes, n)) stick(t, E_FIT, ENOMEM);
 }
@@ -55,7 +55,7 @@ static void put_little(TensorBoard *t, Text *to, uint64_t v, int bytes)
 {
     char b[8];
     for (int i = 0; i < bytes; i++) b[i] = (char)(v >> 8 * i);
-    put(t, to, b, (size_t)bytes);
+    append_bytes(t, to, b, (size_t)bytes);
 }
 
 static void put_varint(TensorBoard *t, Text *to, uint64_t v)
@@ -64,7 +64,7 @@ static void put_varint(TensorBoard *t, Text *to, uint64_t v)
     size_t n = 0;
     for (; v > 127; v >>= 7) b[n++] = (char)(v | 128);
     b[n++] = (char)v;
-    put(t, to, b, n);
+    append_bytes(t, to, b, n);
 }
 
 static size_t varint_size(uint64_t v)
@@ -83,7 +83,7 @@ static void put_bytes(TensorBoard *t, Text *to, int field, const void *bytes, si
 {
     put_field(t, to, field, BYTES);
     put_varint(t, to, n);
-    put(t, to, bytes, n);
+    append_bytes(t, to, bytes, n);
 }
 
 /* TensorBoard rejects a file with a byte that is not UTF-8: such bytes become '?'. */
@@ -94,7 +94,7 @@ static void put_tag(TensorBoard *t, Text *to, int field, const char *tag)
     while (*tag) {
         uint32_t code;
         int n = str_utf8(tag, &code);
-        put(t, to, n ? tag : "?", n ? (size_t)n : 1);
+        append_bytes(t, to, n ? tag : "?", n ? (size_t)n : 1);
         tag += n ? n : 1;
     }
 }

@@ -77,7 +77,7 @@ static bool measured(const AbCandidate *c)
 
 static double mean_rate(const AbCandidate *c) { return (c->run[0].rate + c->run[c->runs - 1].rate) / 2; }
 
-static void settle(AbCandidate *c, const AbCandidate *base)
+static void decide_candidate(AbCandidate *c, const AbCandidate *base)
 {
     bool known = measured(c) && measured(base) && mean_rate(base) > 0;
     c->gain = known ? mean_rate(c) / mean_rate(base) - 1 : NAN;
@@ -114,12 +114,12 @@ Status ab_run(AbRound *r, const TrialConf *conf, const Config *base, int *number
     for (int i = 0; i < r->n; i++) TRY(run_one(&r->candidate[i], conf, base, number));
     TRY(run_again(r, conf, base, number));
     TRY(read_label(&r->label, &r->base.run[r->base.runs - 1]));
-    settle(&r->base, &r->base);
+    decide_candidate(&r->base, &r->base);
     r->noise = r->base.spread;
     for (int i = 0; i < r->n; i++) {
         AbCandidate *c = &r->candidate[i];
         if (measured(c)) TRY(check_contract(&r->base.run[0], &c->run[0], c->set));
-        settle(c, &r->base);
+        decide_candidate(c, &r->base);
     }
     return OK;
 }

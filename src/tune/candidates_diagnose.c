@@ -18,7 +18,7 @@ static bool same_keys(const char *a, const char *b)
     return same;
 }
 
-static void take(AbRound *r, Tune *t, const Diagnosis *d)
+static void add_fixes(AbRound *r, Tune *t, const Diagnosis *d)
 {
     for (int i = 0; i < d->fixes && r->n < AT_ONCE; i++) {
         const Fix   *f = &d->fix[i];
@@ -42,7 +42,7 @@ Status candidates_of_diagnose(AbRound *r, Tune *t)
     TRY(source_open(&s, &ask));
     s.ask.limit = t->machine.available;
     Status st = diagnose_open(&d, &s.ask);
-    if (!st) take(r, t, d);
+    if (!st) add_fixes(r, t, d);
     diagnose_close(d);
     source_close(&s);
     return st;

@@ -132,7 +132,7 @@ static Status build(const RunServer *w, const Wanted *want, Text *out)
     return st;
 }
 
-static void refuse(HttpAnswer *out, int code, const char *text)
+static void refuse_request(HttpAnswer *out, int code, const char *text)
 {
     *out = (HttpAnswer){ .code = code, .type = "text/plain; charset=utf-8", .body = out->body };
     out->body.n = 0;
@@ -145,13 +145,13 @@ static void handle(void *state, const char *path, const char *etag, HttpAnswer *
     Wanted want;
     find_runs(w);
     if (!parse_path(path, &want) || !is_known(w, &want)) {
-        refuse(out, 404, "no such page; / lists the runs");
+        refuse_request(out, 404, "no such page; / lists the runs");
         return;
     }
     if (want.document) set_etag(w, &want, out->etag);
     out->code = *out->etag && !strcmp(etag, out->etag) ? 304 : 200;
     out->type = want.document ? "application/json" : "text/html; charset=utf-8";
-    if (out->code == 200 && build(w, &want, &out->body)) refuse(out, 500, status_text());
+    if (out->code == 200 && build(w, &want, &out->body)) refuse_request(out, 500, status_text());
 }
 
 /* ---- the server ---- */
