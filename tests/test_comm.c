@@ -339,7 +339,7 @@ static void agree_rank(Peer *p)
     Status mine = p->rank == 1 ? fail(E_DATA, "the file of rank 1 is bad") : OK;
     if (p->rank == 1) EXPECT_FAIL(comm_agree(p->world, mine), E_DATA, "is bad");
     else              EXPECT_FAIL(comm_agree(p->world, mine), E_COMM, "rank 1: the file of rank 1 is bad");
-    comm_abort(p->world, "everyone knows already");
+    comm_abort(p->world, "all ranks have agreed already");
     EXPECT_OK(comm_agree(p->world, OK));
 }
 static void agree_reaches_all_ranks(void) { on_some_ranks(agree_rank); }

@@ -11,20 +11,21 @@
 
 /* ---- a server ---- */
 
-typedef enum { WELL, DOWN, NONSENSE, NO_ID } Mood;
+typedef enum { WELL, DOWN, NONSENSE, NO_ID } Behaviour;
 
 static struct Server {
     int             socket, port;
-    Mood            mood;
+    Behaviour       behaviour;
     char            seen[4 << 20];       /* "PATH BODY\n" of every request */
     pthread_mutex_t lock;
 } server;
 
 static const char *answer_to(const char *request)
 {
-    if (server.mood == NONSENSE) return "200 OK\r\n\r\n<html>no JSON";
-    if (server.mood == DOWN && strstr(request, "log-batch")) return "503 Busy\r\n\r\n{\"message\": \"busy\"}";
-    if (server.mood == NO_ID) return "200 OK\r\n\r\n{}";
+    if (server.behaviour == NONSENSE) return "200 OK\r\n\r\n<html>no JSON";
+    if (server.behaviour == DOWN && strstr(request, "log-batch"))
+        return "503 Busy\r\n\r\n{\"message\": \"busy\"}";
+    if (server.behaviour == NO_ID) return "200 OK\r\n\r\n{}";
     if (strstr(request, "get-by-name")) return "404 Missing\r\n\r\n{\"message\": \"no such experiment\"}";
     if (strstr(request, "experiments/create")) return "200 OK\r\n\r\n{\"experiment_id\": \"7\"}";
     if (strstr(request, "runs/create")) return "200 OK\r\n\r\n{\"run\": {\"info\": {\"run_id\": \"r9\"}}}";
@@ -80,10 +81,10 @@ static void start_server(void)
     pthread_detach(thread);
 }
 
-static void set_mood(Mood m)
+static void set_behaviour(Behaviour m)
 {
     pthread_mutex_lock(&server.lock);
-    server.mood = m, *server.seen = 0;
+    server.behaviour = m, *server.seen = 0;
     pthread_mutex_unlock(&server.lock);
 }
 
@@ -126,7 +127,7 @@ static Mlflow *open_run(const char *dir)
 
 static void numbers_arrive(void)
 {
-    set_mood(WELL);
+    set_behaviour(WELL);
     Mlflow *m = open_run(new_folder());
     EXPECT(count_seen("experiment_name=%74%72%65%62") == 1 && count_seen("\"name\":\"treb\"") == 1, "%s",
            server.seen);
@@ -145,28 +146,28 @@ static void numbers_arrive(void)
 static void a_resumed_run_goes_on(void)
 {
     const char *dir = new_folder();
-    set_mood(WELL);
+    set_behaviour(WELL);
     mlflow_close(open_run(dir), true);
     EXPECT(count_seen("runs/create") == 1 && count_seen("\"status\":\"FAILED\"") == 1, "%s", server.seen);
-    set_mood(WELL);
+    set_behaviour(WELL);
     mlflow_close(open_run(dir), false);
     EXPECT(count_seen("runs/create") == 0 && count_seen("\"status\":\"RUNNING\"") == 1, "%s", server.seen);
     EXPECT_OK(file_write_atomic(dir, "mlflow.json", "{\"run_id\": 3", 12));       /* damaged: a new run */
-    set_mood(WELL);
+    set_behaviour(WELL);
     mlflow_close(open_run(dir), false);
     EXPECT(count_seen("runs/create") == 1, "%s", server.seen);
 }
 
 static void a_server_that_fails_for_a_while(void)
 {
-    set_mood(WELL);
+    set_behaviour(WELL);
     Mlflow *m = open_run(new_folder());
-    set_mood(DOWN);
+    set_behaviour(DOWN);
     for (int i = 0; i < 20000; i++) mlflow_scalar(m, i, "x", i);        /* more than are kept */
     mlflow_flush(m);
     for (int i = 0; i < 200 && !count_seen("log-batch"); i++) usleep(10000);
     EXPECT(count_seen("log-batch") >= 1, "nothing was sent");
-    set_mood(WELL);
+    set_behaviour(WELL);
     mlflow_close(m, false);
     EXPECT(count_seen("\"value\":19999.0") == 1, "the newest number is lost");
     EXPECT(count_seen("\"status\"") == 0, "a run that lost numbers ended as if it had not");
@@ -176,9 +177,9 @@ static void servers_that_cannot_be_used(void)
 {
     Mlflow *m = NULL;
     Config  c;
-    set_mood(NONSENSE);
+    set_behaviour(NONSENSE);
     EXPECT_FAIL(open_at(&m, new_folder(), server.port), E_IO, "gave no id");
-    set_mood(NO_ID);
+    set_behaviour(NO_ID);
     EXPECT_FAIL(open_at(&m, new_folder(), server.port), E_IO, "gave no id");
     EXPECT_FAIL(open_at(&m, new_folder(), 1), E_IO, "MLflow at http://127.0.0.1:1");
     unsetenv("MLFLOW_TRACKING_URI");
