@@ -72,7 +72,7 @@ static const char *closing(const char *p, const char *end, char open, char close
 }
 
 /* Names of variables without a $, as $(( )) has them. */
-static void put_names(Shell *s, const char *text)
+static void append_names(Shell *s, const char *text)
 {
     for (size_t n; *text; text += n) {
         n = name_length(text, text + strlen(text));
@@ -98,7 +98,7 @@ static void expand_command(Shell *s)
     s->word[s->n = before] = 0;
     s->at = close + 1;
     bool known = *p == '(' || !strncmp(p, "expr ", 5);
-    put_names(s, p + (*p == '(' ? 0 : 5 * known));
+    append_names(s, p + (*p == '(' ? 0 : 5 * known));
     snprintf(text, sizeof text, "%s", s->word + before);
     s->word[s->n = before] = 0;
     if (known && foreign_number(text, &number))
