@@ -96,7 +96,7 @@ static const Case cases[] = {
     { 108, 8,  0, OSS,   { "parallel.etp=2" } },
     { 107, 8,  0, OLMOE, { "parallel.tp=2" } },
     { 19,  24, 0, DELTA, { "parallel.tp=3", "train.micro_tokens=6144" } },
-    { 105, 8,  0, DELTA, { "parallel.cp=2", "train.micro_tokens=8" } },
+    { 105, 8,  0, DELTA, { "parallel.cp=4", "train.micro_tokens=16" } },
     { 68,  8,  0, TEXT,  { "memory.recompute=[norm, vision]" } },
     { 68,  8,  0, TEXT,  { "memory.recompute=[vision_act]" } },
     { 68,  8,  0, MOE,   { "memory.recompute=[mlp]" } },

@@ -18,7 +18,7 @@
 #include "nn/stash.h"
 #include "tensor/tensor.h"
 
-enum { OFFLOAD_BUFFERS = 4, OFFLOAD_VALUES = 24 };
+enum { OFFLOAD_BUFFERS = 4, OFFLOAD_VALUES = 40 };
 
 typedef struct Pass Pass;
 
