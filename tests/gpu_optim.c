@@ -1,5 +1,6 @@
 /* The optimizer on the GPU against the CPU: the gradient's norm, AdamW masters, clipping. */
 #include "gpulab.h"
+#include "ops/moment_code.h"
 
 static Tensor flat(DType d, int64_t n) { return gpu_normal(gpu_new(d, 1, &n, DENSE, 0), 0, 1); }
 
@@ -117,6 +118,64 @@ static void an_expert_tensor(void) /* rank 3, as the experts' weights are */
     CALL(adamw, w, p, m, v, g, none, h);
 }
 
+/* Moments in codes: weights, codes and scales have the bits of the CPU's. Bits of kind: 1 a bf16 weight (with
+ * its master), 2 an f32 master, of a bf16 weight a split one, 4 blocks of zeros, 8 moments that are not
+ * finite, 16 the norm, 32 clip, 64 no element aligned for four. */
+static Tensor codes(int64_t n, int64_t shift)
+{
+    int64_t all = n + shift;
+    Tensor  t = output(gpu_new(U8, 1, &all, DENSE, 0));
+    for (int64_t i = 0; i < all; i++) ((uint8_t *)t.data)[i] = (uint8_t)num_below(256);
+    exact(t);
+    return t_rows(t, shift, n);
+}
+
+static Tensor scales(int64_t n, unsigned kind, bool positive)
+{
+    Tensor t = output(flat(F32, moment_blocks(n)));
+    float *s = t.data;
+    for (int64_t i = 0; i < t_count(t); i++) {
+        s[i] = (positive ? fabsf(s[i]) : s[i]) * powf(10, -(float)num_below(12));
+        if (kind & 4 && i % 3 == 0) s[i] = 0;
+        if (kind & 8 && i % 5 == 1) s[i] = i % 2 ? NAN : INFINITY;
+    }
+    exact(t);
+    return t;
+}
+
+static Tensor exact_output(Tensor t)
+{
+    exact(output(t));
+    return t;
+}
+
+static void update_coded(int64_t n, unsigned kind, int64_t step)
+{
+    fresh();
+    int64_t shift = kind & 64 ? 1 : 0;
+    bool    half = kind & 1, split = half && kind & 2;
+    Tensor  w = t_rows(exact_output(flat(half ? BF16 : F32, n + shift)), shift, n), master = none;
+    if (split) exact(master = split_rest(n));
+    else if (kind & 3) master = exact_output(flat(F32, n));
+    Tensor m = codes(n, shift), v = codes(n, shift), ms = scales(n, kind, false), vs = scales(n, kind, true);
+    Tensor g = flat(F32, n), norm = kind & 16 ? add_scalar((double)n * num_below(3)) : none;
+    AdamW  h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f,
+                 .max_norm = kind & 32 ? 1.0f : 0.0f, .step = step };
+    if (t_has(norm)) exact(norm);
+    if (kind % 3 == 1) h.now = in_memory(h);
+    CALL(adamw_coded, w, master, m, ms, v, vs, g, norm, h);
+}
+
+static void coded_updates(void)
+{
+    static const int64_t sizes[] = { 1, 255, 256, 257, 1000, 4097 };
+    for (unsigned kind = 0; kind < 128; kind++)
+        update_coded(sizes[kind % 6], kind, 1 + num_below(2) * num_below(5000));
+    update_coded(0, 0, 1);
+    update_coded(3000001, 1 | 2 | 16 | 32, 7);
+    update_coded(4 << 20, 16 | 32, 1);
+}
+
 static const uint32_t edges[] = { 0, 0x80000000, 1, 0x8000, 0x80008000, 0x3f808000, 0xbf818000, 0x7f7f8000,
                                   0xff7fffff, 0x7f800000, 0xff800000, 0x7f800001, 0xffffffff };
 
@@ -195,6 +254,7 @@ int main(void)
     gpulab_open();
     GPU_RUN(squares);
     GPU_RUN(updates);
+    GPU_RUN(coded_updates);
     GPU_RUN(an_expert_tensor);
     GPU_RUN(weights_are_set);
     GPU_RUN(split_masters);

@@ -83,8 +83,9 @@ static inline uint64_t runlab_hash(const Trainer *t)
     uint64_t h = 1;
     for (int i = 0; i < t->engine.model.params.n; i++) {
         const Param *p = t->engine.model.params.p[i];
-        const Tensor all[] = { p->shard.w, p->shard.master, p->shard.m, p->shard.v };
-        for (int k = 0; k < 4; k++)
+        const Tensor all[] = { p->shard.w, p->shard.master, p->shard.m, p->shard.v, p->shard.m_scale,
+                               p->shard.v_scale };
+        for (int k = 0; k < 6; k++)
             if (t_has(all[k])) h = tiny_hash(all[k].data, (size_t)t_bytes(all[k]), h);
     }
     return h;

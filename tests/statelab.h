@@ -3,6 +3,7 @@
 #define TESTS_STATELAB_H
 
 #include "lab.h"
+#include "ops/moment_code.h"
 #include "parallel/shard.h"
 
 static inline uint64_t state_mix(uint64_t h, uint32_t u)
@@ -32,11 +33,26 @@ static inline uint32_t master_bits(Tensor w, Tensor master, int64_t i)
     return bits_join(((const uint16_t *)w.data)[i], ((const uint16_t *)master.data)[i]);
 }
 
+/* A host copy of a moment, decoded to f32 if it is in codes. */
+static inline Tensor moment_copy(Backend *be, Tensor t, Tensor scale, Moment which)
+{
+    Tensor c = state_copy(be, t), s = state_copy(be, scale);
+    if (!t_has(scale)) return c;
+    int64_t   n = t_count(t);
+    Tensor    wide = t_wrap(malloc((size_t)n * 4 + 1), F32, 1, &n);
+    MomentMap map;
+    moment_map_fill(&map, which);
+    moments_decode(wide.data, &map, c.data, s.data, n);
+    free(c.data), free(s.data);
+    return wide;
+}
+
 static inline uint64_t state_of(uint64_t h, Backend *be, const Param *p)
 {
     Tensor w = state_copy(be, p->shard.w), own = state_copy(be, shard_slice(p, p->shard.w));
     Tensor master = state_copy(be, p->shard.master);
-    Tensor m = state_copy(be, p->shard.m), v = state_copy(be, p->shard.v);
+    Tensor m = moment_copy(be, p->shard.m, p->shard.m_scale, MOMENT_FIRST);
+    Tensor v = moment_copy(be, p->shard.v, p->shard.v_scale, MOMENT_SECOND);
     for (int64_t i = 0; i < t_count(w); i++) h = state_mix(h, state_bits(w, i));
     for (int64_t i = 0; t_has(m) && i < p->shard.len; i++) {
         h = state_mix(h, master_bits(own, master, i));

@@ -226,16 +226,18 @@ static void words_drop_as_much(void)
 /* Narrow and offloaded optimizer states take as many bytes as in the trainer. */
 static void states_take_as_much(void)
 {
-    static const struct { char *word; int moment, master; double offload; } rows[] = {
+    static const struct { char *word; double moment; int master; double offload; } rows[] = {
+        { "optim.state_dtype=int8", 1 + 4.0 / 256, 4, 0 },
         { "optim.master=split", 4, 2, 0 },           { "optim.state_dtype=bfloat16", 2, 4, 0 },
         { "memory.optimizer_offload=0.5", 4, 4, 0.5 }, { "memory.optimizer_offload=1", 4, 4, 1 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *with[] = { "model.preset=Qwen3-30B-A3B", "optim.master=float32", rows[i].word };
-        Task t = task("qwen3-30b-a3b", 16, 1024, 4, rows[i].moment);
+        Task t = task("qwen3-30b-a3b", 16, 1024, 4, 4);
         Candidate c = way(1, 1, 16, 1);
         EXPECT_OK(hardware_find(&t.hw, "h100"));
-        t.master_bytes = rows[i].master, t.unfused_logits = t.foreign = false, c.offload = rows[i].offload;
+        t.moment_bytes = rows[i].moment, t.master_bytes = rows[i].master, c.offload = rows[i].offload;
+        t.unfused_logits = t.foreign = false;
         near(rows[i].word, analytic_peak(&t, &c, NULL) - t.hw.fixed,
              dry_peak("recipes/qwen3-30b-a3b-16-h100.yaml", 3, with, 16, NULL, NULL), 0.01);
     }

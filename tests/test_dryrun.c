@@ -123,7 +123,7 @@ static void draw_offload(Case *c, uint64_t seed)
     if (rng_below(seed, 9, 1, 2) && !offload_words(conf.policy, offload)) c->mode.offload = offload;
     if (c->mode.offload && rng_below(seed, 9, 2, 2)) c->mode.resident = 0.5;
     if (rng_below(seed, 9, 3, 3) == 0) c->dtype = BF16;
-    c->store.moments = rng_below(seed, 9, 4, 2) ? F32 : BF16;
+    c->store.moments = (DType[]){ F32, BF16, U8 }[rng_below(seed, 9, 4, 3)];
     c->store.split = c->dtype == BF16 && rng_below(seed, 9, 5, 2);
     c->store.offload_fraction = away[rng_below(seed, 9, 6, 4)];
 }

@@ -114,7 +114,8 @@ static void every_level(void)
     uint64_t seed = first_seed();
     printf("  seed %llu\n", (unsigned long long)seed);
     for (int k = 0; k < 8; k++) {                            /* every level with text and with images */
-        DType m = (k + k / 4) % 2 ? BF16 : F32;
+        static const DType types[] = { F32, BF16, U8 };
+        DType m = types[(k + k / 4) % 3];
         OptimStore narrow[] = { { m, true, 0, 0 }, { m, true, 0.3, 256 }, { m, false, 1, 700 } };
         OptimStore wide = { m, false, k % 2 ? 1 : 0.3, k % 2 ? 0 : 300 };
         Case *c = four_ranks(k % 4, k >= 4, seed + (uint64_t)k);
@@ -135,7 +136,8 @@ static void drawn_layouts(void)
     printf("  layouts from seed %llu\n", (unsigned long long)seed);
     for (int i = 0; i < number("TREB_LAYOUTS", 4); i++, seed++) {
         Case *c = &the_case;
-        DType m = rng_below(seed, 20, 0, 2) ? BF16 : F32;
+        static const DType types[] = { F32, BF16, U8 };
+        DType m = types[rng_below(seed, 20, 0, 3)];
         draw_case(c, seed, 0, SHORT);
         c->rule.offloads = 0;
         change_case(c);
@@ -228,9 +230,12 @@ static void goes_on_in_another_way(void)
         "optim.master=split\nmemory.optimizer_offload=1\n",
         "optim.master=float32\nmemory.optimizer_offload=0.4\n",
     };
-    for (int narrow = 0; narrow < 2; narrow++) {
-        const char *type = narrow ? "optim.state_dtype=bfloat16\n" : "";
-        uint64_t want = run_of(narrow ? "whole16" : "whole", type);
+    static const char *const types[] = { "", "optim.state_dtype=bfloat16\n", "optim.state_dtype=int8\n" };
+    for (int narrow = 0; narrow < 3; narrow++) {
+        const char *type = types[narrow];
+        char whole[16];
+        snprintf(whole, sizeof whole, "whole%d", narrow);
+        uint64_t want = run_of(whole, type);
         for (int i = 0; i < 4; i++) {
             char name[32], first[300], then[5000];
             const char *other = way[(i + 1 + narrow) % 4];

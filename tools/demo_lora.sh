@@ -3,13 +3,15 @@
 # only, and what it forgets is measured.
 #
 #   TREB=build/treb DEMO_DIR=build/demo-lora DEMO_SEED=1 DEMO_COLOUR=purple DEMO_STEPS= DEMO_LORA_STEPS=
-#   DEMO_TRAIN=27000 DEMO_EVAL=1800 tools/demo_lora.sh
+#   DEMO_TRAIN=27000 DEMO_EVAL=1800 DEMO_BASE_QUANT=none DEMO_KEYS= tools/demo_lora.sh
 #
 # The model is trained as by `make demo`, but no picture shows the colour and no answer names it: the token of
 # its name never occurs, and its embedding and its row of the output head stay frozen, like everything but the
 # experts. Then adapters on the experts are trained on pictures that show the colour, mixed with six times as
 # many that do not, and, for comparison, on pictures that show it alone. DEMO_STEPS, DEMO_LORA_STEPS: fewer
-# steps than the recipes have, for a quick run.
+# steps than the recipes have, for a quick run. DEMO_BASE_QUANT: model.base_quant of the frozen weights, in
+# training and in every answer but those of the merged model, which is merged from the files. DEMO_KEYS: more
+# keys of the adapters' training, such as optim.state_dtype=int8.
 #
 # Ends with status 1 unless
 #   - before, at most 1 % of the questions whose answer is the colour are answered right;
@@ -41,7 +43,8 @@ pretrain() {
 # train_adapters RUN SOURCES: LoRA on the experts
 train_adapters() {
     rm -rf "$1"
-    "$treb" train "$recipe" "model.path=$base" "${keys[@]}" "data.train=[$2]" "checkpoint.output_dir=$1"
+    "$treb" train "$recipe" "model.path=$base" "${keys[@]}" "$quant" ${DEMO_KEYS:-} "data.train=[$2]" \
+        "checkpoint.output_dir=$1"
 }
 
 # about NAME: right answers to questions whose answer is the colour; beside NAME: to other questions on its
@@ -85,6 +88,7 @@ expect() {
 
 mkdir -p "$dir"
 recipe=recipes/demo-lora.yaml
+quant=model.base_quant=${DEMO_BASE_QUANT:-none}
 keys=("train.seed=$seed"
       "data.eval=[{path: $new/eval.jsonl, max_samples: 120}, {path: $rest/eval.jsonl, max_samples: 180}]")
 shown="{path: $new/train.jsonl}" known="{path: $rest/train.jsonl, max_samples: $((train / 3))}"
@@ -97,19 +101,19 @@ draw "$new" --train $((train / 18)) --eval $((eval / 2)) --seed $((seed + 1)) --
 
 say "2. pre-training from random weights, without $colour"
 pretrain
-ask_both before --model "$base"
+ask_both before "$quant" --model "$base"
 echo "  right answers without $colour: $(share before_rest) %; where the answer is $colour: $(about before) %"
 
 say "3. adapters on the experts: $colour, mixed with known colours"
 train_adapters "$dir/run" "$shown, $known"
-ask_both after --model "$base" --lora "$dir/run/last"
+ask_both after "$quant" --model "$base" --lora "$dir/run/last"
 rm -rf "$dir/merged"
 "$treb" convert "$dir/run/last" "$dir/merged" --merge
 ask_both merged --model "$dir/merged"
 
 say "4. for comparison: $colour alone"
 train_adapters "$dir/alone" "$shown"
-ask_both alone --model "$base" --lora "$dir/alone/last"
+ask_both alone "$quant" --model "$base" --lora "$dir/alone/last"
 
 say "5. right answers to held-out questions, in percent"
 row "" before mixed merged "$colour alone"

@@ -8,6 +8,7 @@
 #include "checkpoint/base_model.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void stored_name(char out[160], const char *prefix, const Piece *q)
@@ -120,6 +121,47 @@ static Status read_frozen(const Shards *s, Backend *be, const Param *p)
     return read_view(s, be, p, "w", w);
 }
 
+static Status put_all(Backend *be, Tensor t, const void *x)
+{
+    Sink out;
+    TRY(sink_open(&out, be, t));
+    sink_put(&out, x, (DType)t.dtype, t_count(t));
+    return sink_close(&out);
+}
+
+/* Codes the elements x of a moment, which begin a block. */
+static Status put_codes(Backend *be, Tensor t, Tensor scale, Moment which, const float *x)
+{
+    int64_t   n = t_count(t);
+    uint8_t  *code = malloc((size_t)n + 1);
+    float    *of = malloc((size_t)t_bytes(scale) + 1);
+    MomentMap map;
+    Status    st = code && of ? OK : fail(E_FIT, "no host memory to code %lld moments", (long long)n);
+    moment_map_fill(&map, which);
+    if (!st) {
+        moments_encode(code, of, &map, which, x, n);
+        st = put_all(be, t, code);
+    }
+    if (!st) st = put_all(be, scale, of);
+    free(code), free(of);
+    return st;
+}
+
+/* A moment in f32, bf16, or coded from f32. */
+static Status read_moment(const Shards *s, Backend *be, const Param *p, Moment which, Tensor t, Tensor scale)
+{
+    const char *prefix = which == MOMENT_FIRST ? "m" : "v";
+    ShardView   h = param_state_view(p, t);
+    if (!t_has(scale) || !h.n) return read_view(s, be, p, prefix, h);
+    float *x = calloc((size_t)h.n, sizeof *x);
+    if (!x) return fail(E_FIT, "no host memory for %lld moments", (long long)h.n);
+    ShardView wide = { t_wrap(x, F32, 1, &h.n), h.at, h.n };
+    Status    st = read_view(s, NULL, p, prefix, wide);
+    if (!st) st = put_codes(be, t, scale, which, x);
+    free(x);
+    return st;
+}
+
 static Status read_param(const Shards *s, Backend *be, const Param *p, bool frozen)
 {
     ShardView w = param_weight_view(p), own = param_load_view(p);
@@ -127,8 +169,8 @@ static Status read_param(const Shards *s, Backend *be, const Param *p, bool froz
     TRY(read_view(s, be, p, "master", own));
     if (own.n && own.at == w.at && own.n == w.n) op_copy(be, w.t, own.t);
     else TRY(read_view(s, be, p, "master", w));
-    TRY(read_view(s, be, p, "m", param_state_view(p, p->shard.m)));
-    return read_view(s, be, p, "v", param_state_view(p, p->shard.v));
+    TRY(read_moment(s, be, p, MOMENT_FIRST, p->shard.m, p->shard.m_scale));
+    return read_moment(s, be, p, MOMENT_SECOND, p->shard.v, p->shard.v_scale);
 }
 
 Status checkpoint_check_kind(const char *path, bool adapters)

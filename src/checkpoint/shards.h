@@ -3,7 +3,8 @@
  *   state/model*.safetensors              one rank: every tensor whole, under
  *     master.NAME, m.NAME, v.NAME         of trainable parameters; NAME as in HF form. Masters are f32,
  *     however
- *                                         they are stored in memory; moments f32 or bf16, as in memory
+ *                                         they are stored in memory; moments f32 or bf16, as in memory, those
+ *                                         in codes decoded to f32, which coding again returns to the bit
  *     w.NAME                              of frozen parameters, as in memory; not of a base model with
  *     adapters,
  *                                         which is loaded from its source (adapter.json, see checkpoint.h)
@@ -24,6 +25,7 @@
 #include "base/json.h"
 #include "model/peft.h"
 #include "model/sink.h"
+#include "ops/moment_code.h"
 #include "tensor/safetensors.h"
 
 /* Whether the state leaves p out, as it does the weights of a base model with adapters. Adapters and modules
@@ -45,6 +47,9 @@ typedef struct LocalShard {              /* the elements of one tensor that this
     int     runs;
     Tensor  t;                           /* flat, the elements in order */
     Tensor  rest;                        /* if present, t holds the upper and rest the lower 16 bits of f32 */
+    Tensor  scale;                       /* if present, t holds codes of a moment, scale that of its blocks */
+    Moment  which;                       /* of these codes */
+    int64_t lead;                        /* elements of the first block before t */
     size_t  at;                          /* offset in a copy of all shards */
 } LocalShard;
 

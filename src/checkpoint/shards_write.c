@@ -14,7 +14,10 @@
 #define FILE_BYTES  ((int64_t)4 << 30)   /* size at which a new safetensors file begins */
 #define WRITE_BYTES ((size_t)64 << 20)   /* written between two checks of `stop` */
 
-static DType  stored_type(const LocalShard *k)  { return t_has(k->rest) ? F32 : (DType)k->t.dtype; }
+static DType  stored_type(const LocalShard *k)
+{
+    return t_has(k->rest) || t_has(k->scale) ? F32 : (DType)k->t.dtype;
+}
 static size_t stored_bytes(const LocalShard *k) { return (size_t)t_count(k->t) * dtype_size(stored_type(k)); }
 
 static Status add_shard(LocalShards *l, const LocalShard *k)
@@ -29,9 +32,22 @@ static Status add_shard(LocalShards *l, const LocalShard *k)
     return OK;
 }
 
-/* Adds elements [from, to) of the rank's part of p, all of which are in h, and in rest
- * unless that is empty. */
-static Status add_range(LocalShards *l, const Param *p, const char *prefix, ShardView h, ShardView rest,
+/* What the elements of a view are in memory, beside its tensor. */
+typedef struct Parts { ShardView rest; Tensor scale; Moment which; } Parts;
+
+/* Elements [at, at + n) of the view and their parts. */
+static void set_tensors(LocalShard *k, ShardView h, const Parts *x, int64_t at, int64_t n)
+{
+    int64_t first = at - h.at;
+    k->t = t_rows(h.t, first, n);
+    if (x->rest.n) k->rest = t_rows(x->rest.t, at - x->rest.at, n);
+    if (!t_has(x->scale)) return;
+    k->which = x->which, k->lead = first % MOMENT_BLOCK;
+    k->scale = t_rows(x->scale, first / MOMENT_BLOCK, moment_blocks(k->lead + n));
+}
+
+/* Adds elements [from, to) of the rank's part of p, all of which are in h and in the parts that are there. */
+static Status add_range(LocalShards *l, const Param *p, const char *prefix, ShardView h, Parts parts,
                         int64_t from, int64_t to)
 {
     for (int i = 0; i < p->pieces; i++) {
@@ -44,8 +60,7 @@ static Status add_range(LocalShards *l, const Param *p, const char *prefix, Shar
         for (int r = 0; r < k.runs; r++) n += k.run[r].len * k.run[r].count, k.run[r].at -= piece_at(p, i);
         snprintf(k.name, sizeof k.name, "%s.%s", prefix, q->name);
         memcpy(k.shape, q->shape, sizeof k.shape);
-        k.t = t_rows(h.t, from + first - h.at, n);
-        if (rest.n) k.rest = t_rows(rest.t, from + first - rest.at, n);
+        set_tensors(&k, h, &parts, from + first, n);
         TRY(add_shard(l, &k));
     }
     return OK;
@@ -55,14 +70,17 @@ static Status add_param(LocalShards *l, const Param *p, bool frozen, bool only_w
 {
     int64_t from = p->shard.offset, end = from + p->shard.len;
     int64_t to = end < p->shard.unique ? end : p->shard.unique;
-    ShardView w = param_weight_view(p), master = param_state_view(p, p->shard.master), none = { 0 };
+    ShardView w = param_weight_view(p), master = param_state_view(p, p->shard.master);
+    Parts none = { 0 }, rest = { .rest = master };
     bool split = master.n && master.t.dtype == I16;
     if (!p->shard.is_writer || from >= to) return OK;
     if (frozen) return add_range(l, p, "w", w, none, from, to);
-    TRY(add_range(l, p, "master", master.n && !split ? master : w, split ? master : none, from, to));
+    TRY(add_range(l, p, "master", master.n && !split ? master : w, split ? rest : none, from, to));
     if (only_weights) return OK;
-    TRY(add_range(l, p, "m", param_state_view(p, p->shard.m), none, from, to));
-    return add_range(l, p, "v", param_state_view(p, p->shard.v), none, from, to);
+    TRY(add_range(l, p, "m", param_state_view(p, p->shard.m),
+                  (Parts){ .scale = p->shard.m_scale, .which = MOMENT_FIRST }, from, to));
+    return add_range(l, p, "v", param_state_view(p, p->shard.v),
+                     (Parts){ .scale = p->shard.v_scale, .which = MOMENT_SECOND }, from, to);
 }
 
 Status shards_list_local(LocalShards *l, const Model *m, bool only_weights)
@@ -100,9 +118,31 @@ static void fetch_joined(Backend *be, const LocalShard *k, char *out)
     }
 }
 
+/* Decodes a moment to f32 in `out`. The codes are fetched into the last quarter of `out`, which is
+ * overwritten from the front only as far as it has been read; scales are fetched some at a time. */
+static void fetch_decoded(Backend *be, const LocalShard *k, char *out)
+{
+    enum { SCALES = 1 << 13 };
+    int64_t   all = t_count(k->t), blocks = t_count(k->scale);
+    float     scale[SCALES];
+    MomentMap map;
+    moment_map_fill(&map, k->which);
+    backend_fetch(be, out + 3 * all, k->t);
+    for (int64_t i = 0, had = 0; i < all; i++) {
+        int64_t block = (k->lead + i) / MOMENT_BLOCK, left = blocks - had;
+        if (block == had) {
+            backend_fetch(be, scale, t_rows(k->scale, had, left < SCALES ? left : SCALES));
+            had += SCALES;
+        }
+        float x = map.value[(uint8_t)out[3 * all + i]] * scale[block % SCALES];
+        memcpy(out + 4 * i, &x, 4);
+    }
+}
+
 static void fetch_shard(Backend *be, const LocalShard *k, void *out)
 {
     if (t_has(k->rest)) fetch_joined(be, k, out);
+    else if (t_has(k->scale)) fetch_decoded(be, k, out);
     else                backend_fetch(be, out, k->t);
 }
 

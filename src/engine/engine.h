@@ -34,7 +34,7 @@ typedef struct Ranks {
 
 /* How the optimizer's state is stored; zeroed: in f32, all of it on the device. */
 typedef struct OptimStore {
-    DType   moments;
+    DType   moments;                     /* f32, bf16, or u8: in codes by block */
     bool    split;                       /* masters as the weight and the bits that it lacks */
     double  offload_fraction;            /* of the state that lies in host memory */
     int64_t offload_chunk;               /* elements copied at a time, see ShardConf; 0: a default */

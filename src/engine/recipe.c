@@ -86,7 +86,8 @@ static Status store_of(OptimStore *o, const Config *c, DType dtype)
     if (o->split && dtype == F32)
         return fail(E_CONFIG, "optim.master = split: float32 weights need no separate master bits; set "
                     "model.dtype=bfloat16, or optim.master=float32");
-    return dtype_parse(&o->moments, c->optim.state_dtype);
+    bool coded = !strcmp(c->optim.state_dtype, "int8");
+    return coded ? (o->moments = U8, OK) : dtype_parse(&o->moments, c->optim.state_dtype);
 }
 
 Status recipe_lora(LoraConf *a, const struct cfg_lora *c, const LoraConf *loaded)

@@ -10,7 +10,7 @@ Status sink_open(Sink *s, Backend *be, Tensor t)
     int64_t n = t_count(t), size = n < STAGE ? n : STAGE;
     REQUIRE(t_dense(t), "sink_open: %s is not dense", t_fmt(t));
     *s = (Sink){ .be = be, .t = t_wrap(t.data, (DType)t.dtype, 1, &n) };
-    if (be->device->host_memory || !n) return OK;
+    if (!be || be->device->host_memory || !n) return OK;
     s->stage = malloc((size_t)size * dtype_size((DType)t.dtype));
     return s->stage ? OK : fail(E_FIT, "no host memory to stage a tensor");
 }

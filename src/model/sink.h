@@ -12,7 +12,7 @@ typedef struct Sink {
     char    *stage;                      /* staging buffer; NULL: not needed */
 } Sink;
 
-MUST Status sink_open(Sink *s, Backend *be, Tensor t);
+MUST Status sink_open(Sink *s, Backend *be, Tensor t);      /* be NULL: t is in host memory */
 void        sink_seek(Sink *s, int64_t at);
 void        sink_put(Sink *s, const void *src, DType from, int64_t n);      /* src may be unaligned */
 void        sink_zero(Sink *s, int64_t n);

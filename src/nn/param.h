@@ -54,7 +54,8 @@ typedef struct ParamShard {
     WeightCodes codes;                   /* of a base that is in codes alone (nn/base_quant.h); or absent */
     Tensor  master, m, v;                /* optimizer state of `len` elements: f32 master or, with a bf16 w,
                                             the i16 rest of it (ops/adamw.c), absent when w is f32; moments in
-                                            f32 or bf16 */
+                                            f32, bf16 or u8 codes */
+    Tensor  m_scale, v_scale;            /* of coded moments, by block (ops/moment_code.h); or absent */
     int64_t shape[MAXDIM];               /* padding included */
     int64_t first_row, real_rows;        /* of dim 0: the row of the whole that row 0 is; rows that exist. The
                                             rest is padding (of a vocabulary): zero, never saved */

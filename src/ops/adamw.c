@@ -15,7 +15,7 @@
  * in both cases, so that both take bit-equal steps. Gradients are not clipped when sumsq is absent or
  * max_norm is 0. What changes from step to step is read at h.now where that is set. With a verdict other than
  * STEP_GOOD adamw does nothing. */
-#include "ops/cpu/cpu_rows.h"
+#include "ops/cpu/cpu_adamw.h"
 
 static bool is_sum(Tensor t) { return t.dtype == F64 && t_count(t) == 1; }
 
@@ -34,27 +34,32 @@ Cost squares_cost(Backend *be, Tensor out, Tensor each, const Addends *list)
     return c;
 }
 
-static bool same_shape(Tensor t, Tensor w)
+bool adamw_same_shape(Tensor t, Tensor w)
 {
     return t_dense(t) && t.rank == w.rank && !memcmp(t.n, w.n, sizeof t.n);
 }
-static bool alike(Tensor t, Tensor w) { return is_float(t) && same_shape(t, w); }
+static bool alike(Tensor t, Tensor w) { return is_float(t) && adamw_same_shape(t, w); }
 
-/* A bf16 w with its 16 low bits as master. */
-static bool is_split_master(Tensor w, Tensor master)
+/* An f32 w alone or with an f32 master; a bf16 w with an f32 master or with its 16 low bits. */
+bool adamw_is_master(Tensor w, Tensor master)
 {
     if (!t_has(master)) return w.dtype == F32 && t_dense(w);
     bool split = master.dtype == I16 && w.dtype == BF16;
-    return same_shape(w, w) && is_float(w) && same_shape(master, w) && (split || master.dtype == F32);
+    return is_float(w) && t_dense(w) && adamw_same_shape(master, w) && (split || master.dtype == F32);
+}
+
+void adamw_check_step(Tensor sumsq, const AdamW *h)
+{
+    REQUIRE(h->step >= 1 && (!t_has(sumsq) || is_sum(sumsq)) && (!t_has(h->verdict) || is_sum(h->verdict)),
+            "adamw: step %lld sumsq %s verdict %s", (long long)h->step, t_fmt(sumsq), t_fmt(h->verdict));
 }
 
 Cost adamw_cost(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor sumsq, AdamW h)
 {
     Tensor p = t_has(master) ? master : w;
-    REQUIRE(is_split_master(w, master) && alike(m, w) && alike(v, w) && alike(g, w) && g.dtype == F32,
+    REQUIRE(adamw_is_master(w, master) && alike(m, w) && alike(v, w) && alike(g, w) && g.dtype == F32,
             "adamw: w %s master %s m %s v %s g %s", t_fmt(w), t_fmt(master), t_fmt(m), t_fmt(v), t_fmt(g));
-    REQUIRE(h.step >= 1 && (!t_has(sumsq) || is_sum(sumsq)) && (!t_has(h.verdict) || is_sum(h.verdict)),
-            "adamw: step %lld sumsq %s verdict %s", (long long)h.step, t_fmt(sumsq), t_fmt(h.verdict));
+    adamw_check_step(sumsq, &h);
     int64_t state = t_bytes(m) + t_bytes(v) + t_bytes(p), narrow = t_has(master) ? t_bytes(w) : 0;
     return (Cost){ .flops = 15.0 * (double)t_count(w),
                    .rd    = state + t_bytes(g) + (p.dtype == I16 ? narrow : 0),
@@ -63,7 +68,7 @@ Cost adamw_cost(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor
 
 Cost set_weight_cost(Backend *be, Tensor w, Tensor master, Tensor x)
 {
-    REQUIRE(is_split_master(w, master) && alike(x, w) && x.dtype == F32,
+    REQUIRE(adamw_is_master(w, master) && alike(x, w) && x.dtype == F32,
             "set_weight: w %s master %s x %s", t_fmt(w), t_fmt(master), t_fmt(x));
     int64_t kept = t_has(master) && master.data != x.data ? t_bytes(master) : 0;
     return (Cost){ .rd = t_bytes(x), .wr = t_bytes(w) + kept };
@@ -107,9 +112,6 @@ void cpu_squares(Backend *be, Tensor out, Tensor each, const Addends *list)
     }
 }
 
-/* A step's factors, computed once in double. */
-typedef struct Factors { float shrink, clip, in1, keep2, in2, root, eps, step; } Factors;
-
 AdamStep adam_step(const AdamW *h)
 {
     double b1 = h->beta1, b2 = h->beta2;
@@ -117,12 +119,13 @@ AdamStep adam_step(const AdamW *h)
                        (float)sqrt(1.0 - pow(b2, (double)h->step)) };
 }
 
-static Factors factors(AdamW h, Tensor sumsq)
+/* Computed once a step, in double. */
+AdamFactors cpu_adam_factors(AdamW h, Tensor sumsq)
 {
     double   clip = 1.0;
     AdamStep now = h.now ? *h.now : adam_step(&h);
     if (t_has(sumsq) && h.max_norm > 0.0f) clip = h.max_norm / (sqrt(*(const double *)sumsq.data) + 1e-6);
-    return (Factors){
+    return (AdamFactors){
         .shrink = (float)(1.0 - (double)now.lr * h.decay),
         .clip   = clip < 1.0 ? (float)clip : 1.0f,
         .in1    = (float)(1.0 - (double)h.beta1),
@@ -135,7 +138,7 @@ static Factors factors(AdamW h, Tensor sumsq)
 }
 
 static HOT void adam(float *restrict p, float *restrict m, float *restrict v, const float *restrict grad,
-                     Factors f, int64_t n)
+                     AdamFactors f, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         float g = grad[i] * f.clip;
@@ -178,15 +181,14 @@ static HOT void round_off(uint16_t *restrict w, float *restrict p, int64_t n)
     for (int64_t i = 0; i < n; i++) io[i] = bits_quiet(io[i]), w[i] = bits_near(io[i]);
 }
 
-/* The same for p, from w and its master. */
-static float *master_open(Tensor w, Tensor master, int64_t at, int64_t n, float *buf)
+float *cpu_master_open(Tensor w, Tensor master, int64_t at, int64_t n, float *buf)
 {
     if (!t_has(master)) return (float *)w.data + at;
     if (master.dtype == F32) return (float *)master.data + at;
     join(buf, (const uint16_t *)w.data + at, (const uint16_t *)master.data + at, n);
     return buf;
 }
-static void master_close(Tensor w, Tensor master, int64_t at, int64_t n, float *p)
+void cpu_master_close(Tensor w, Tensor master, int64_t at, int64_t n, float *p)
 {
     uint16_t *narrow = (uint16_t *)w.data + at;
     float    *wide = (float *)w.data + at;
@@ -198,18 +200,18 @@ static void master_close(Tensor w, Tensor master, int64_t at, int64_t n, float *
 void cpu_adamw(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor sumsq, AdamW h)
 {
     int64_t n = t_count(w);
-    Factors f = factors(h, sumsq);
+    AdamFactors f = cpu_adam_factors(h, sumsq);
     if (t_has(h.verdict) && *(const double *)h.verdict.data != STEP_GOOD) return;
     #pragma omp parallel for schedule(static) if(worth_threads(n))
     for (int64_t at = 0; at < n; at += PIECE) {
         float   pbuf[PIECE], mbuf[PIECE], vbuf[PIECE];
         int64_t k  = n - at < PIECE ? n - at : PIECE;
-        float  *p  = master_open(w, master, at, k, pbuf);
+        float  *p  = cpu_master_open(w, master, at, k, pbuf);
         float  *pm = piece_open(m, at, k, mbuf), *pv = piece_open(v, at, k, vbuf);
         adam(p, pm, pv, (const float *)g.data + at, f, k);
         piece_close(m, at, k, pm);
         piece_close(v, at, k, pv);
-        master_close(w, master, at, k, p);
+        cpu_master_close(w, master, at, k, p);
     }
 }
 
@@ -223,6 +225,6 @@ void cpu_set_weight(Backend *be, Tensor w, Tensor master, Tensor x)
         bool    wide = t_has(master) && master.dtype == F32;
         float  *p = wide ? (float *)master.data + at : buf;
         if (p != (float *)x.data + at) memcpy(p, (const float *)x.data + at, (size_t)k * sizeof *p);
-        master_close(w, master, at, k, p);
+        cpu_master_close(w, master, at, k, p);
     }
 }

@@ -5,7 +5,9 @@
  * within a unit by bucket: one for each group over which gradients are summed (Param.grad_group). A bucket is
  * one block of memory: its tensors are aligned to ARENA_ALIGN bytes, its size is padded to a multiple of the
  * group, and member i of the group owns slice i of it. A rank updates what lies in its slice: Param.own_at,
- * shard.len; master, m and v are flat tensors of shard.len elements.
+ * shard.len; master, m and v are flat tensors of shard.len elements. Where moments are in codes, tensors and
+ * slices begin at multiples of MOMENT_BLOCK: a block has elements of one parameter, the same ones in any
+ * sharding over these ranks.
  *
  *   level 0   nothing is sharded: gradients are all-reduced (zero 0, or a group of one rank)
  *         1   state is sharded: gradients are reduce-scattered once a step, weights gathered after it
@@ -69,11 +71,14 @@ typedef struct ShardConf {
     bool        base_codes;              /* frozen weights of such products are in 8 bits alone */
     bool        overlap;               /* collectives overlap with compute; off: each is waited for at once */
     bool        two_passes;              /* a forward and a backward take turns inside layers (moe.overlap) */
-    DType       state;                   /* of m and v */
+    DType       state;                   /* of m and v; u8: in codes by block (ops/moment_code.h) */
     bool        split;                   /* the master of a bf16 weight is the 16 bits it lacks, not f32 */
     double      offload_fraction;        /* fraction of the state that is offloaded to host memory */
     int64_t     offload_chunk;           /* elements of a chunk at most; 0: chosen for a GPU's link */
 } ShardConf;
+
+/* Master weights and moments of a range; m and v in u8 have a scale for each of their blocks. */
+typedef struct StateBuffers { Tensor master, m, v, m_scale, v_scale; } StateBuffers;
 
 typedef struct ShardBucket {
     int     unit, first, n;              /* its parameters are Shard.item[first … first + n) */
@@ -95,7 +100,7 @@ typedef struct ShardBucket {
     Ticket  sum, gather;                 /* pending calls */
     int64_t sum_nr, gather_nr;           /* their numbers in their groups, from 1; 0: none is pending */
     bool    begun, adds;               /* own_g has a sum of this step; `sum` must be added to it when done */
-    Tensor  master, m, v;                /* (slice) */
+    StateBuffers state;                  /* (slice) */
     bool    offloaded;                   /* master, m and v are in host memory */
     int     first_chunk, chunks;         /* its offload chunks */
 } ShardBucket;
@@ -103,7 +108,6 @@ typedef struct ShardBucket {
 typedef struct StateChunk { int64_t at, n; } StateChunk;          /* a range of a bucket's slice */
 
 enum { STATE_RING = 3 };
-typedef struct StateBuffers { Tensor master, m, v; } StateBuffers;
 
 typedef struct ShardItem { Param *p; int64_t at; bool product; } ShardItem;     /* at: offset in its bucket */
 
@@ -150,7 +154,7 @@ typedef struct ShardSizes { size_t param, grad, optim, host; } ShardSizes;
 
 /* A flat range of what this rank updates, with its state on the device: of p, or of several adjacent
  * parameters with equal hyperparameters and the padding between them. */
-typedef struct ShardRange { const Param *p; Tensor w, g, master, m, v; } ShardRange;
+typedef struct ShardRange { const Param *p; Tensor w, g; StateBuffers state; } ShardRange;
 typedef void ShardRangeFn(void *self, const ShardRange *x);
 
 /* Sets params, tables, the tied embedding and the order of the units, which is written to `order`

@@ -2,7 +2,7 @@
  * arenas. */
 #include "parallel/shard_private.h"
 
-#include "ops/weight_code.h"
+#include "ops/moment_code.h"
 
 #include <stdlib.h>
 
@@ -47,11 +47,18 @@ static void set_comms(ShardBucket *b, const Mesh *mesh, const SumGroup *of)
     b->copy_comm  = mesh->comm[of->copy];
 }
 
+/* Elements that tensors and slices are aligned to: for both dtypes, and for blocks of coded moments. */
+static int64_t grid_of(const ShardConf *c, Holds holds)
+{
+    int64_t grid = ARENA_ALIGN / (int64_t)dtype_size(c->dtype);
+    return holds == HOLDS_TRAINED && c->state == U8 ? MOMENT_BLOCK : grid;
+}
+
 /* Adds the bucket of the parameters of a unit that are summed over one group, if there are any. */
 static void add_bucket(Shard *s, int unit, const SumGroup *of, Holds holds, bool coded)
 {
     const ShardConf *c = &s->conf;
-    int64_t grid = ARENA_ALIGN / (int64_t)dtype_size(c->dtype);      /* aligned for both dtypes */
+    int64_t grid = grid_of(c, holds);
     ShardBucket b = { .unit = unit, .sums = of->sums, .frozen = holds != HOLDS_TRAINED,
                       .buffers = holds == HOLDS_BUFFERS, .coded = coded,
                       .format = coded ? codes_format(c, holds != HOLDS_TRAINED) : CODE_NONE };

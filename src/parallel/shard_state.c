@@ -2,6 +2,8 @@
  * the device in a step; see shard.h. */
 #include "parallel/shard_private.h"
 
+#include "ops/moment_code.h"
+
 #include <stdlib.h>
 
 /* Events of the copy streams: a chunk has arrived in its buffer; it has left it. */
@@ -10,9 +12,11 @@ _Static_assert(MARK_OUT + STATE_RING <= COPY_EVENTS, "too few marks for the ring
 
 /* Some milliseconds on a link of 50 GB/s, and little of the device's memory. */
 enum { CHUNK_ELEMS = 4 << 20 };
+_Static_assert(ARENA_ALIGN % MOMENT_BLOCK == 0, "chunks are of whole blocks of coded moments");
 
 static bool has_master(const Shard *s)    { return s->conf.dtype != F32; }
 static DType master_type(const Shard *s)  { return s->conf.split ? I16 : F32; }
+static bool is_coded(const Shard *s)      { return s->conf.state == U8; }
 static bool has_state(const ShardBucket *b)    { return !b->frozen; }
 
 /* Whole buckets in order until the fraction is reached. */
@@ -58,7 +62,9 @@ Status state_open(Shard *s)
 
 static size_t state_bytes(const Shard *s, int64_t n)
 {
-    return 2 * arena_bytes(n, s->conf.state) + (has_master(s) ? arena_bytes(n, master_type(s)) : 0);
+    size_t scales = is_coded(s) ? arena_bytes(moment_blocks(n), F32) : 0;
+    return 2 * (arena_bytes(n, s->conf.state) + scales) +
+           (has_master(s) ? arena_bytes(n, master_type(s)) : 0);
 }
 
 void state_sizes(const Shard *s, ShardSizes *z)
@@ -77,21 +83,42 @@ static StateBuffers allocate_state(const Shard *s, Arena *a, const char *label, 
     if (has_master(s)) x.master = t1(a, label, master_type(s), n);
     x.m = t1(a, label, s->conf.state, n);
     x.v = t1(a, label, s->conf.state, n);
+    if (!is_coded(s)) return x;
+    x.m_scale = t1(a, label, F32, moment_blocks(n));
+    x.v_scale = t1(a, label, F32, moment_blocks(n));
     return x;
+}
+
+/* Elements [at, at + n) of buffers; where there are codes, `at` begins a block. */
+static StateBuffers state_rows(const StateBuffers *x, int64_t at, int64_t n)
+{
+    StateBuffers r = { .m = t_rows(x->m, at, n), .v = t_rows(x->v, at, n) };
+    if (t_has(x->master)) r.master = t_rows(x->master, at, n);
+    if (!t_has(x->m_scale)) return r;
+    REQUIRE(at % MOMENT_BLOCK == 0, "state_rows: element %lld begins no block", (long long)at);
+    r.m_scale = t_rows(x->m_scale, at / MOMENT_BLOCK, moment_blocks(n));
+    r.v_scale = t_rows(x->v_scale, at / MOMENT_BLOCK, moment_blocks(n));
+    return r;
+}
+
+static int64_t place(const ShardBucket *b, const ShardItem *i) { return i->at + i->p->shard.offset - b->at; }
+
+static void point_state(ParamShard *p, const StateBuffers *x)
+{
+    p->master = x->master, p->m = x->m, p->v = x->v, p->m_scale = x->m_scale, p->v_scale = x->v_scale;
 }
 
 void state_bind(Shard *s, Arena *optim, Arena *host)
 {
-    Tensor none = { 0 };
     EACH_BUCKET(b, s) {
-        bool has = has_state(b);
-        StateBuffers x = { 0 };
-        if (has) x = allocate_state(s, b->offloaded ? host : optim, label_of(s, b), b->slice);
-        b->master = x.master, b->m = x.m, b->v = x.v;
+        b->state = (StateBuffers){ 0 };
+        if (has_state(b))
+            b->state = allocate_state(s, b->offloaded ? host : optim, label_of(s, b), b->slice);
         EACH_ITEM(i, s, b) {
-            i->p->shard.master = t_has(b->master) ? slice_view(i, b, b->master) : none;
-            i->p->shard.m      = has ? slice_view(i, b, b->m) : none;
-            i->p->shard.v      = has ? slice_view(i, b, b->v) : none;
+            StateBuffers own = { 0 };
+            int64_t      n = i->p->shard.len;
+            if (has_state(b)) own = state_rows(&b->state, n ? place(b, i) : 0, n);
+            point_state(&i->p->shard, &own);
         }
     }
     for (int i = 0; s->chunks && i < STATE_RING; i++)
@@ -100,17 +127,25 @@ void state_bind(Shard *s, Arena *optim, Arena *host)
 
 /* ---- a step ---- */
 
+/* The tensors of a state; those that it lacks are absent. */
+enum { STATE_TENSORS = 5 };
+static void list_tensors(Tensor out[STATE_TENSORS], const StateBuffers *x, int64_t at, int64_t n)
+{
+    StateBuffers r = state_rows(x, at, n);
+    out[0] = r.master, out[1] = r.m, out[2] = r.v, out[3] = r.m_scale, out[4] = r.v_scale;
+}
+
 /* Copies chunk k in, after the chunk that was in its buffer has left. That chunk was no earlier than this one
  * was last updated, and copies out keep their order, so this chunk's state is back on the host too. */
 static void copy_in(Shard *s, const ShardBucket *b, int k)
 {
     const StateChunk *x = &s->chunk[k];
-    StateBuffers *to = &s->ring[k % STATE_RING];
+    Tensor to[STATE_TENSORS], from[STATE_TENSORS];
+    list_tensors(to, &s->ring[k % STATE_RING], 0, x->n);
+    list_tensors(from, &b->state, x->at, x->n);
     backend_copy_wait(s->be, COPY_H2D, MARK_OUT + k % STATE_RING);
-    if (has_master(s))
-        backend_copy_h2d(s->be, t_rows(to->master, 0, x->n), t_rows(b->master, x->at, x->n).data);
-    backend_copy_h2d(s->be, t_rows(to->m, 0, x->n), t_rows(b->m, x->at, x->n).data);
-    backend_copy_h2d(s->be, t_rows(to->v, 0, x->n), t_rows(b->v, x->at, x->n).data);
+    for (int i = 0; i < STATE_TENSORS; i++)
+        if (t_has(to[i])) backend_copy_h2d(s->be, to[i], from[i].data);
     backend_copy_record(s->be, COPY_H2D, MARK_IN + k % STATE_RING);
 }
 
@@ -142,12 +177,12 @@ void state_discard(Shard *s) { s->asked = s->done = 0; }
 static void copy_out(Shard *s, const ShardBucket *b, int k)
 {
     const StateChunk *x = &s->chunk[k];
-    const StateBuffers *from = &s->ring[k % STATE_RING];
+    Tensor to[STATE_TENSORS], from[STATE_TENSORS];
+    list_tensors(from, &s->ring[k % STATE_RING], 0, x->n);
+    list_tensors(to, &b->state, x->at, x->n);
     backend_copy_wait_compute(s->be, COPY_D2H);
-    if (has_master(s))
-        backend_copy_d2h(s->be, t_rows(b->master, x->at, x->n).data, t_rows(from->master, 0, x->n));
-    backend_copy_d2h(s->be, t_rows(b->m, x->at, x->n).data, t_rows(from->m, 0, x->n));
-    backend_copy_d2h(s->be, t_rows(b->v, x->at, x->n).data, t_rows(from->v, 0, x->n));
+    for (int i = 0; i < STATE_TENSORS; i++)
+        if (t_has(to[i])) backend_copy_d2h(s->be, to[i].data, from[i]);
     backend_copy_record(s->be, COPY_D2H, MARK_OUT + k % STATE_RING);
 }
 
@@ -156,17 +191,21 @@ static bool same_hyperparameters(const Param *p, const Param *q)
 {
     return is_updated(q) && p->decay == q->decay && p->group == q->group;
 }
-static int64_t place(const ShardBucket *b, const ShardItem *i) { return i->at + i->p->shard.offset - b->at; }
-
 /* Elements [from, to) of the slice; `state` begins at element `at`. */
-static ShardRange range_of(const Shard *s, const ShardBucket *b, const Param *p, int64_t from, int64_t to,
-                           int64_t at, const StateBuffers *state)
+static ShardRange range_of(const ShardBucket *b, const Param *p, int64_t from, int64_t to, int64_t at,
+                           const StateBuffers *state)
 {
     int64_t n = to - from;
-    ShardRange x = { .p = p, .w = t_rows(b->own_w, from, n), .g = t_rows(b->own_g, from, n),
-                  .m = t_rows(state->m, from - at, n), .v = t_rows(state->v, from - at, n) };
-    if (has_master(s)) x.master = t_rows(state->master, from - at, n);
-    return x;
+    return (ShardRange){ .p = p, .w = t_rows(b->own_w, from, n), .g = t_rows(b->own_g, from, n),
+                         .state = state_rows(state, from - at, n) };
+}
+
+/* Whether one range has both: neighbours with equal hyperparameters, and where moments are in codes without
+ * padding between them, which must not count in the scale of a block. */
+static bool steps_together(const Shard *s, const ShardBucket *b, const ShardItem *i, const ShardItem *next)
+{
+    return same_hyperparameters(i->p, next->p) &&
+           (!is_coded(s) || place(b, i) + i->p->shard.len == place(b, next));
 }
 
 /* Updates what live parameters have in [at, at + n) of the slice, adjacent ones with equal hyperparameters
@@ -179,12 +218,12 @@ static bool step_range(Shard *s, const ShardBucket *b, int64_t at, int64_t n, co
     for (const ShardItem *i = s->item + b->first, *last; i < end; i = last + 1) {
         last = i;
         if (!is_updated(i->p)) continue;
-        while (last + 1 < end && same_hyperparameters(i->p, last[1].p)) last++;
+        while (last + 1 < end && steps_together(s, b, last, last + 1)) last++;
         int64_t from = place(b, i), to = place(b, last) + last->p->shard.len;
         if (from < at) from = at;
         if (to > at + n) to = at + n;
         if (from >= to) continue;
-        ShardRange x = range_of(s, b, i->p, from, to, at, state);
+        ShardRange x = range_of(b, i->p, from, to, at, state);
         step(self, &x);
         any = true;
     }
@@ -206,9 +245,8 @@ void shard_step(Shard *s, ShardRangeFn *step, void *self)
 {
     for (int u = 0; u < s->units; u++) {
         EACH_IN_UNIT(b, s, u) {
-            StateBuffers here = { b->master, b->m, b->v };
             if (b->offloaded)           step_offloaded(s, b, step, self);
-            else if (has_state(b)) step_range(s, b, 0, b->slice, &here, step, self);
+            else if (has_state(b)) step_range(s, b, 0, b->slice, &b->state, step, self);
         }
         if (s->unit[u].n) weights_changed(s, u);
     }

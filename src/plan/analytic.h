@@ -57,7 +57,8 @@ typedef struct Task {
     double            base_bytes; /* of a frozen weight under adapters (model.base_quant); 0: as others */
     const LayerTable *layers;            /* of the model (layer_table_open); NULL: made anew in each call */
     Precision precision;
-    int       grad_bytes, moment_bytes;  /* 4 or 2 */
+    int       grad_bytes;                /* 4 or 2 */
+    double    moment_bytes;              /* 4, 2, or in codes by block a little more than 1 */
     int       master_bytes;              /* 4, or 2 beside bf16 weights */
     double    imbalance;                 /* rows of the busiest rank over the even share */
     const EngineRow  *engine;                    /* NULL: this trainer */

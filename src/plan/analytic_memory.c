@@ -255,7 +255,7 @@ static double border_bytes(const Task *t, const Candidate *c, bool first)
 /* What fp8_block adds to weights of two bytes (docs/memory.md): codes in both layouts, gathered ones in place
  * of weights; frozen ones, which have adapters here, are codes alone. Embedding, head and what no rank cuts,
  * norms and routers, have none. */
-static double code_bytes(const Task *t, const Candidate *c, const StageParams *p, const StageLayers *l)
+static double fp8_code_bytes(const Task *t, const Candidate *c, const StageParams *p, const StageLayers *l)
 {
     double table = (double)(t->model->text.V * t->model->text.D) / c->tp, bytes = 0;
     if (t->foreign || t->precision != PREC_FP8) return 0;
@@ -290,7 +290,7 @@ static void static_bytes(StageMemory *s, const Task *t, const Candidate *c, cons
     double all = params_here(p.trained), owned = c->zero ? params_owned(p.trained, t, c) : all;
     double frozen = c->zero == 3 ? params_owned(p.frozen, t, c) : params_here(p.frozen);
     double away = c->offload * (moments + (t->keep_master ? 0 : t->master_bytes));
-    s->weights   = w * ((c->zero == 3 ? owned + p.gathered : all) + frozen) + code_bytes(t, c, &p, l) -
+    s->weights   = w * ((c->zero == 3 ? owned + p.gathered : all) + frozen) + fp8_code_bytes(t, c, &p, l) -
                    base_saved(t, c, &p, l);
     s->grads     = g * (c->zero >= 2 ? owned + p.summed : all);
     s->optimizer = owned * (t->master_bytes + moments - away);

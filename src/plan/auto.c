@@ -104,13 +104,20 @@ static bool settle(Chooser *x, Trial *t, int rung)
 
 /* ---- what is tried ---- */
 
+/* The row of states_at that is nearest to the recipe. */
+static int states_of(const Config *c)
+{
+    if (!strcmp(c->optim.state_dtype, "int8")) return 4;
+    return !strcmp(c->optim.state_dtype, "bfloat16") ? 2 : !strcmp(c->optim.master, "split");
+}
+
 static void set_ask(SearchAsk *a, const Chooser *x, bool limited)
 {
     const Config *c = x->ask->recipe;
     const struct cfg_train *t = &c->train;
     search_default(a);
     a->fix.mbs = 1, a->top = 1, a->dry = false, a->fix.overlap = c->moe.overlap;
-    a->fix.states = !strcmp(c->optim.state_dtype, "bfloat16") ? 2 : !strcmp(c->optim.master, "split");
+    a->fix.states = states_of(c);
     a->task = (Task){ .model = &x->model, .hw = x->ask->hw, .gpus = x->ask->ranks, .seq = t->micro_tokens,
                       .gbs = x->global_tokens / t->micro_tokens, .imbalance = 1.15,
                       .patches = x->shape.vision.depth ? t->micro_patches : 0,

@@ -125,7 +125,7 @@ static MemoryChoices memory_choices(const Search *s)
 {
     const Fixed *f = &s->ask.fix;
     MemoryChoices r = { .states_to = -1, .offloads = OFFLOADS };
-    while (states_work(&s->ask, r.states_to + 1)) r.states_to++;
+    while (states_work(&s->ask, r.states_to + 1) && !states_at(r.states_to + 1)->asked) r.states_to++;
     if (f->states != ANY) r.states_from = r.states_to = f->states;
     memcpy(r.offload, offloads, sizeof offloads);
     if (f->offload >= 0) r.offloads = 1, r.offload[0] = f->offload;
@@ -247,7 +247,7 @@ static Status check_ask(const SearchAsk *a)
                     t->model->vision_unread ? " that a family here describes" : "");
     if (a->fix.states != ANY && !states_work(a, a->fix.states))
         return fail(E_CONFIG,
-                    "--fix states=%s: this trainer sums gradients in f32; choose f32, split or moments",
+                    "--fix states=%s: this trainer sums gradients in f32; choose f32, split, moments or int8",
                     states_at(a->fix.states)->name);
     if (t->precision != PREC_BF16 && t->hw.fp8 <= 0)
         return fail(E_CONFIG, "--precision: %s has no 8-bit matrix products; use bf16", t->hw.id);

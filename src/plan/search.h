@@ -21,8 +21,11 @@ typedef enum { FOR_THROUGHPUT, FOR_FIT } Objective;
 /* Types of gradients, moments and master weights; a row of states_at. */
 typedef struct States {
     const char *name;                    /* as in --fix */
-    int         grad, moment, master;    /* bytes, see Task */
+    int         grad;                    /* bytes, see Task */
+    double      moment;
+    int         master;
     bool        exact;                   /* trains bit-equal to the first row */
+    bool        asked;                   /* only where --fix or the recipe asks for it */
     const char *what;                    /* as text */
 } States;
 

@@ -80,7 +80,7 @@ static void set_memory(Status *st, Config *cfg, const SearchAsk *a, const FoundL
     search_words_text(words, sizeof words, f->c.recompute, ", ");
     if (*words) set(st, cfg, "memory.recompute=[%s]", words);
     if (f->c.offload > 0) set(st, cfg, "memory.optimizer_offload=%g", f->c.offload);
-    if (w->moment == 2) set(st, cfg, "optim.state_dtype=bfloat16");
+    if (w->moment <= 2) set(st, cfg, "optim.state_dtype=%s", w->moment < 2 ? "int8" : "bfloat16");
     if (w->master == 2) set(st, cfg, "optim.master=split");
 }
 

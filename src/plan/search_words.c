@@ -1,5 +1,6 @@
 /* plan/search_words.c -- names of the settings of a candidate: in recipes, in --fix, in text. */
 #include "base/str.h"
+#include "ops/moment_code.h"
 #include "plan/search.h"
 #include "plan/timeline.h"
 
@@ -8,10 +9,12 @@
 #include <string.h>
 
 static const States states[] = {
-    { "f32",     4, 4, 4, true,  "f32 gradients, moments and master weights" },
-    { "split",   4, 4, 2, true,  "master weights as bf16 and a 16-bit remainder: exact" },
-    { "moments", 4, 2, 2, false, "moments in bf16: not bit-equal to f32 states" },
-    { "bf16",    2, 2, 2, false, "gradients and moments in bf16: not bit-equal to f32 states" },
+    { "f32",     4, 4, 4, true,  false, "f32 gradients, moments and master weights" },
+    { "split",   4, 4, 2, true,  false, "master weights as bf16 and a 16-bit remainder: exact" },
+    { "moments", 4, 2, 2, false, false, "moments in bf16: not bit-equal to f32 states" },
+    { "bf16",    2, 2, 2, false, false, "gradients and moments in bf16: not bit-equal to f32 states" },
+    { "int8",    4, 1 + 4.0 / MOMENT_BLOCK, 2, false, true,
+      "moments in 8 bits by block: not bit-equal to f32 states" },
 };
 enum { STATES = sizeof states / sizeof *states };
 
@@ -119,7 +122,7 @@ static Status fix_states(int *at, const char *value)
 {
     for (int i = 0; i < STATES; i++)
         if (!strcmp(states[i].name, value)) return *at = i, OK;
-    return fail(E_CONFIG, "--fix states=%s: expected f32, split, moments, bf16", value);
+    return fail(E_CONFIG, "--fix states=%s: expected f32, split, moments, bf16, int8", value);
 }
 
 static Status fix_dispatch(int *at, const char *value)

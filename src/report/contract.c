@@ -212,6 +212,7 @@ void contract_text(char *out, size_t n, const ContractDifference *d, int shown, 
 static bool rounds(const Contract *c)
 {
     return is_value(&c->keys, "optim.state_dtype", "bfloat16") ||
+           is_value(&c->keys, "optim.state_dtype", "int8") ||
            is_value(&c->keys, "optim.grad_dtype", "bfloat16");
 }
 

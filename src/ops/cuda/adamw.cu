@@ -9,7 +9,7 @@
  *         other factors of a step come from the host (AdamStep), by value or by address. Bases not aligned
  *         for four elements are walked one element at a time.
  * set_weight   One element a thread; it runs once. */
-#include "ops/cuda/runs.cuh"
+#include "ops/cuda/adamw.cuh"
 
 #include <math.h>
 
@@ -130,92 +130,7 @@ extern "C" void cuda_squares(Backend *be, Tensor out, Tensor each, const Addends
 
 namespace {
 
-/* What a kernel is given: constants of a run; the step's values, or their address. */
-typedef struct Given {
-    float in1, keep2, in2, eps, decay, max_norm;
-    AdamStep        step;
-    const AdamStep *now;
-} Given;
-
-static Given given(AdamW h)
-{
-    return Given{ (float)(1.0 - (double)h.beta1), h.beta2, (float)(1.0 - (double)h.beta2), h.eps, h.decay,
-                  h.max_norm, adam_step(&h), h.now };
-}
-
-/* A step's factors in a kernel. lr * decay is exact in double, so shrink has the bits of the CPU's. */
-typedef struct Factors { float shrink, in1, keep2, in2, root, eps, step; } Factors;
-
-static __device__ inline Factors factors(const Given &h)
-{
-    AdamStep now = h.now ? *h.now : h.step;
-    return Factors{ (float)(1.0 - (double)now.lr * (double)h.decay), h.in1, h.keep2, h.in2, now.root, h.eps,
-                    now.rate };
-}
-
-/* A master as f32, with its rounded copy in w32, w16 or nowhere. SPLIT: the master is w16 and its 16 low
- * bits. */
-template <class M, class S> struct Streams {
-    float        *p, *w32;
-    bf16         *w16;
-    uint16_t     *rest;
-    M            *m;
-    S            *v;
-    const float  *g;
-    const double *sumsq;                     /* NULL: gradients stay as they are */
-    const double *verdict;                   /* NULL: STEP_GOOD */
-    int64_t       n;
-};
-
-static __device__ inline float clip_of(const double *sumsq, float max_norm)
-{
-    double clip = sumsq ? max_norm / (sqrt(*sumsq) + 1e-6) : 1.0;
-    return clip < 1.0 ? (float)clip : 1.0f;
-}
-
-/* The clipping factor, or SKIPPED where the step does not update. */
-enum { SKIPPED = -1 };
-template <class M, class S> static __device__ inline float decide(const Streams<M, S> &s, float max_norm)
-{
-    return s.verdict && *s.verdict != STEP_GOOD ? (float)SKIPPED : clip_of(s.sumsq, max_norm);
-}
-
-/* Every product and sum is spelled out: no two ways to store the state may be compiled to different ones. */
-static __device__ inline void adam(float &p, float &m, float &v, float grad, float clip, Factors f)
-{
-    float g = __fmul_rn(grad, clip);
-    m = __fmaf_rn(f.in1, __fsub_rn(g, m), m);
-    v = __fmaf_rn(__fmul_rn(f.in2, g), g, __fmul_rn(f.keep2, v));
-    float slope = __fdiv_rn(m, __fadd_rn(__fdiv_rn(__fsqrt_rn(v), f.root), f.eps));
-    p = __fmaf_rn(-f.step, slope, __fmul_rn(p, f.shrink));
-}
-
-/* bits_quiet, bits_near and bits_join of tensor/dtype.h. */
-static __device__ inline unsigned quiet(float x)
-{
-    return x != x ? 0x7fc00000u : __float_as_uint(x);
-}
-static __device__ inline unsigned near_of(unsigned u) { return (u + 0x8000u) >> 16 & 0xffffu; }
-static __device__ inline float    joined(unsigned near, unsigned rest)
-{
-    return __uint_as_float((near - (rest >> 15)) << 16 | rest);
-}
-
-/* N neighbours of 16 bits each. */
-template <int N> struct alignas(N * 2) Half { uint16_t v[N]; };
-
-/* p as it is stored: with quiet NaNs, its bf16 and the remaining 16 bits. */
-template <int N> struct Rounded {
-    Half<N> near, rest;
-    __device__ explicit Rounded(float *p)
-    {
-        #pragma unroll
-        for (int j = 0; j < N; j++) {
-            unsigned u = quiet(p[j]);
-            p[j] = __uint_as_float(u), near.v[j] = (uint16_t)near_of(u), rest.v[j] = (uint16_t)u;
-        }
-    }
-};
+template <class M, class S> struct Streams : Weights { M *m; S *v; };
 
 /* N elements in registers. */
 template <class M, class S, int N, bool SPLIT> struct Held {
@@ -231,23 +146,17 @@ template <class M, class S, int N, bool SPLIT> struct Held {
         g = run_load<N>(s.g + i);
         m = run_load<N>(s.m + i), v = run_load<N>(s.v + i);
     }
-    __device__ void update(const Streams<M, S> &s, int64_t i, float clip, Factors f) const
+    __device__ void update(const Streams<M, S> &s, int64_t i, AdamFactors f) const
     {
         float P[N], A[N], B[N];
         #pragma unroll
         for (int j = 0; j < N; j++) {
             P[j] = SPLIT ? joined(near.v[j], rest.v[j]) : p.get(j), A[j] = m.get(j), B[j] = v.get(j);
-            adam(P[j], A[j], B[j], g.get(j), clip, f);
+            adam_element(&P[j], &A[j], &B[j], g.get(j), f);
         }
         run_store<N>(s.m + i, A);
         run_store<N>(s.v + i, B);
-        if (s.w16) {
-            Rounded<N> r(P);
-            *(Half<N> *)(s.w16 + i) = r.near;
-            if (SPLIT) *(Half<N> *)(s.rest + i) = r.rest;
-        }
-        if (!SPLIT) run_store<N>(s.p + i, P);
-        if (s.w32) run_store<N>(s.w32 + i, P);
+        masters_store<N, SPLIT>(s, i, P);
     }
 };
 
@@ -259,7 +168,7 @@ template <class M, class S, int N, bool SPLIT>
 static __global__ void __launch_bounds__(THREADS, 4) step_all(Streams<M, S> s, Given given)
 {
     __shared__ float shared;
-    Factors f = factors(given);
+    AdamFactors f = factors(given, 1.0f);
     Held<M, S, N, SPLIT> h[HELD];
     int64_t at = ((int64_t)blockIdx.x * HELD * THREADS + threadIdx.x) * N, whole = s.n / N * N;
     #pragma unroll
@@ -267,15 +176,15 @@ static __global__ void __launch_bounds__(THREADS, 4) step_all(Streams<M, S> s, G
         if (at + k * THREADS * N < whole) h[k].load(s, at + k * THREADS * N);
     if (!threadIdx.x) shared = decide(s, given.max_norm);
     __syncthreads();
-    float clip = shared;
-    if (clip == SKIPPED) return;
+    if (shared == SKIPPED) return;
+    f.clip = shared;
     #pragma unroll
     for (int k = 0; k < HELD; k++)
-        if (at + k * THREADS * N < whole) h[k].update(s, at + k * THREADS * N, clip, f);
+        if (at + k * THREADS * N < whole) h[k].update(s, at + k * THREADS * N, f);
     if (blockIdx.x == gridDim.x - 1 && whole + threadIdx.x < s.n) {
         Held<M, S, 1, SPLIT> one;
         one.load(s, whole + threadIdx.x);
-        one.update(s, whole + threadIdx.x, clip, f);
+        one.update(s, whole + threadIdx.x, f);
     }
 }
 
@@ -283,17 +192,10 @@ template <class M, class S, bool SPLIT>
 static void step_typed(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor sumsq,
                        AdamW h)
 {
-    bool    clips = t_has(sumsq) && h.max_norm > 0.0f, copies = t_has(master);
-    bool    by4 = starts_on(w, 4) && (!copies || starts_on(master, 4)) && starts_on(m, 4) &&
-                  starts_on(v, 4) && starts_on(g, 4);
+    bool    by4 = weights_start_on(w, master, g, 4) && starts_on(m, 4) && starts_on(v, 4);
     int64_t each = (by4 ? 4 : 1) * HELD * THREADS, blocks = ceil_div(t_count(w), each);
     Given   f = given(h);
-    Streams<M, S> s = { SPLIT ? NULL : (float *)(copies ? master : w).data,
-                        copies && w.dtype == F32 ? (float *)w.data : NULL,
-                        copies && w.dtype == BF16 ? (bf16 *)w.data : NULL,
-                        SPLIT ? (uint16_t *)master.data : NULL, (M *)m.data, (S *)v.data,
-                        (const float *)g.data, clips ? (const double *)sumsq.data : NULL,
-                        (const double *)h.verdict.data, t_count(w) };
+    Streams<M, S> s = { weights_of(w, master, g, sumsq, h), (M *)m.data, (S *)v.data };
     if (by4) LAUNCH(be, "adamw", (step_all<M, S, 4, SPLIT>), blocks, THREADS, 0, s, f);
     else     LAUNCH(be, "adamw", (step_all<M, S, 1, SPLIT>), blocks, THREADS, 0, s, f);
 }
@@ -303,7 +205,7 @@ static void step_typed(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v,
 extern "C" void cuda_adamw(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor sumsq,
                            AdamW h)
 {
-    if (t_has(master) && master.dtype == I16)
+    if (is_split(master))
         BY_DTYPE(m.dtype, M,
                  BY_DTYPE(v.dtype, S, step_typed<M, S, true>(be, w, master, m, v, g, sumsq, h)));
     else
