@@ -23,7 +23,7 @@ typedef enum { PART_VISION, PART_MERGER, PART_DECODER, PART_HEAD, PART_OPTIM, PA
 /* Seconds are kept by part, and those between a stop of the clock and its next start. */
 enum { PART_IDLE = PART_N, PART_TIMES };
 
-#define LEDGER_OPS 112
+#define LEDGER_OPS 128
 #define LEDGER_GROUPS 32
 
 typedef struct LedgerRow { int64_t calls, bytes; double flops, extra, other; } LedgerRow;
