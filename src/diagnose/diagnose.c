@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { FITS = 6 };                       /* plans until the hardware explains a measured step */
+enum { FITS = 10 };                      /* plans until the hardware explains a measured step */
 
 Status plan_step(StepProfile *s, const Evidence *e, const Config *recipe)
 {
@@ -36,23 +36,51 @@ static void fill_gaps(StepProfile *s, const StepProfile *plan)
     if (isnan(s->expert_rows)) s->expert_rows = plan->expert_rows;
 }
 
-/* Stages that wait for a slower one at the end of a step do so in calls of any group: that is bubble. */
+/* ---- waits for a late rank ---- */
+
+static double bytes_of(const GroupProfile *p) { return known(p->intra_node) + known(p->inter_node); }
+
+/* Calls that send next to nothing take no time: who waits in them waits for a late rank. */
+static void find_late(StepProfile *s, const StepProfile *plan)
+{
+    double all = 0;
+    for (int g = 0; g < GR_N; g++) all += bytes_of(&plan->group[g]);
+    for (int g = 0; g < GR_N; g++)
+        if (isnan(s->group[g].jitter) && bytes_of(&plan->group[g]) < 1e-3 * all)
+            s->group[g].jitter = known(s->group[g].exposed);
+}
+
+/* Stages that wait for a slower one at the end of a step do so in calls of any group: that is bubble. Waits
+ * for messages of the pipeline are bubble already. */
 static void move_late_stages(StepProfile *s)
 {
     for (int g = 0; g < GR_N; g++) {
         GroupProfile *p = &s->group[g];
         double        late = fmin(known(p->jitter), known(p->exposed));
-        s->bubble = known(s->bubble) + late, p->exposed -= late, p->jitter = 0;
+        if (g != GR_pp && g != GR_pp_back) s->bubble = known(s->bubble) + late, p->exposed -= late;
+        p->jitter = 0;
     }
+}
+
+/* The plan on the fitted hardware with links that take no time. */
+static Status plan_free_links(StepProfile *s, const Evidence *e)
+{
+    Evidence fast = *e;
+    fast.hw.intra_bw *= 1e6, fast.hw.inter_bw *= 1e6, fast.hw.intra_delay = fast.hw.inter_delay = 0;
+    return plan_step(s, &fast, e->recipe);
 }
 
 static Status take_measured(Diagnosis *d, const DiagnoseAsk *ask)
 {
-    Evidence *e = &d->e;
+    Evidence   *e = &d->e;
+    StepProfile free_links;
+    bool        stages = ask->recipe->parallel.pp > 1;
     e->at = *ask->measured, e->measured = true;
-    if (ask->recipe->parallel.pp > 1) move_late_stages(&e->at);
+    find_late(&e->at, &d->plan);
+    if (stages) move_late_stages(&e->at);
     for (int i = 0; i < FITS; i++) {
-        fit_hardware(&e->hw, &e->at, &d->plan);
+        if (stages) TRY(plan_free_links(&free_links, e));
+        fit_hardware(&e->hw, &e->at, &d->plan, stages ? &free_links : NULL);
         TRY(plan_step(&d->plan, e, ask->recipe));
     }
     fill_gaps(&e->at, &d->plan);

@@ -100,14 +100,17 @@ MUST Status diagnose_json(Json **out, const Diagnosis *d);           /* for json
 WallId      walls_find(WallFinding wall[WALL_N], const Evidence *e);
 /* fixes.c: plans every change that applies, and sorts. */
 MUST Status fixes_find(Diagnosis *d);
-/* fixes.c: what larger micro-batches would save of compute; what no recomputation and no offload would. */
+/* fixes.c: what larger micro-batches would save of compute and of the step; what no recomputation and no
+ * offload would. */
 double      fixes_larger(const Evidence *e, const StepProfile *plan);
 void        fixes_recomputing(Evidence *e, const StepProfile *plan);
 void        traps_find(Diagnosis *d);
 /* transfer.c: `at` after a change, as the plans before and after it scale its parts. */
 StepProfile step_after(const StepProfile *at, const StepProfile *before, const StepProfile *after);
-/* transfer.c: a step towards the hardware that explains what was measured. */
-void        fit_hardware(Hardware *hw, const StepProfile *measured, const StepProfile *plan);
+/* transfer.c: a step towards the hardware that explains what was measured; free_links: the plan over links
+ * that take no time, NULL without a pipeline. */
+void        fit_hardware(Hardware *hw, const StepProfile *measured, const StepProfile *plan,
+                         const StepProfile *free_links);
 /* plan_step.c: the plan of a recipe; bytes: of the fullest rank. */
 MUST Status plan_step(StepProfile *s, const Evidence *e, const Config *recipe);
 

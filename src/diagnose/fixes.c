@@ -243,18 +243,24 @@ Status fixes_find(Diagnosis *d)
 
 /* ---- larger micro-batches ---- */
 
+/* What compute takes less, as far as the step does: fewer micro-batches make a longer bubble. */
+static double larger_saves(const Evidence *e, const StepProfile *plan, int times)
+{
+    StepProfile s;
+    char        set[FIT_SET];
+    scale_micro(set, e, times);
+    if (!plan_changed(&s, e, set) || s.memory_peak > e->limit) return 0;
+    s = step_after(&e->at, plan, &s);
+    return fmin(known(e->at.compute) - s.compute + known(e->at.dependency) - s.dependency,
+                e->at.step - s.step);
+}
+
 double fixes_larger(const Evidence *e, const StepProfile *plan)
 {
-    for (int k = 16; k > 1; k /= 2) {
-        StepProfile s;
-        char        set[FIT_SET];
-        if (e->micros % k) continue;
-        scale_micro(set, e, k);
-        if (!plan_changed(&s, e, set) || s.memory_peak > e->limit) continue;
-        s = step_after(&e->at, plan, &s);
-        return fmax(0, known(e->at.compute) - s.compute + known(e->at.dependency) - s.dependency);
-    }
-    return 0;
+    double most = 0;
+    for (int k = 16; k > 1; k /= 2)
+        if (e->micros % k == 0) most = fmax(most, larger_saves(e, plan, k));
+    return most;
 }
 
 /* ---- memory ---- */

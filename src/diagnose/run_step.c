@@ -21,7 +21,7 @@ static void read_groups(StepProfile *s, const ReportRun *run)
         snprintf(key, sizeof key, "perf/hidden_comm/%s", group_name((GroupId)g));
         double hidden = fmin(0.999, known(median(run, key)));
         s->group[g] = (GroupProfile){ .exposed = exposed, .blocking = exposed,
-                                      .length = exposed / (1 - hidden) };
+                                      .length = exposed / (1 - hidden), .jitter = NAN };
         s->exposed += exposed, s->comm += s->group[g].length;
     }
     s->hidden = s->comm - s->exposed;

@@ -9,29 +9,50 @@
  * of a group that stays inside nodes take the first. Lengths overlap, so waits are what is compared. */
 typedef struct LinkWait { double measured, planned; } LinkWait;
 
+static bool is_pipeline(int g) { return g == GR_pp || g == GR_pp_back; }
+
+/* Waits for other stages are bubble and are fitted by it. */
 static void add_waits(LinkWait wait[2], const StepProfile *measured, const StepProfile *plan)
 {
     for (int g = 0; g < GR_N; g++) {
         const GroupProfile *m = &measured->group[g], *p = &plan->group[g];
         LinkWait *w = &wait[p->inter_node > 0];
+        if (is_pipeline(g)) continue;
         w->measured += fmax(0, known(m->exposed) - known(m->jitter)), w->planned += known(p->exposed);
     }
 }
 
 /* Waits fall with the rate of the link, faster where compute hides more: a step towards the rate that
- * explains them. */
-static void fit_link(double *rate, LinkWait w)
+ * explains them. Waits below `least` say nothing of it. */
+static void fit_link(double *rate, LinkWait w, double least)
 {
+    if (fmax(w.measured, w.planned) <= least) return;
     if (w.measured > 0 && w.planned > 0) *rate *= fmin(8, fmax(0.125, w.planned / w.measured));
     else if (w.measured > 0)             *rate /= 8;
 }
 
-void fit_hardware(Hardware *hw, const StepProfile *measured, const StepProfile *plan)
+/* A bubble is what stages wait for compute of others, as over links that take no time, and for messages: the
+ * second part falls with the rate of a link that carries nothing else. */
+static void fit_pipeline(LinkWait wait[2], const StepProfile *measured, const StepProfile *plan,
+                         const StepProfile *free_links)
+{
+    bool     inter = plan->group[GR_pp].inter_node > 0;
+    double   compute = plan->compute > 0 ? known(measured->compute) / plan->compute : 1;
+    LinkWait w = { known(measured->bubble) - compute * free_links->bubble,
+                   plan->bubble - free_links->bubble };
+    bool     alone = fmax(wait[inter].measured, wait[inter].planned) <= 0.01 * measured->step;
+    if (alone && (w.measured > 0.05 * measured->step || w.planned > 0.05 * plan->step))
+        wait[inter] = (LinkWait){ fmax(w.measured, 1e-3 * measured->step), fmax(w.planned, 0) };
+}
+
+void fit_hardware(Hardware *hw, const StepProfile *measured, const StepProfile *plan,
+                  const StepProfile *free_links)
 {
     LinkWait wait[2] = { { 0, 0 }, { 0, 0 } };
     add_waits(wait, measured, plan);
-    fit_link(&hw->intra_bw, wait[0]);
-    fit_link(&hw->inter_bw, wait[1]);
+    if (free_links) fit_pipeline(wait, measured, plan, free_links);
+    fit_link(&hw->intra_bw, wait[0], 0.01 * measured->step);
+    fit_link(&hw->inter_bw, wait[1], 0.01 * measured->step);
     if (known(measured->compute) > 0 && plan->compute > 0) hw->together *= measured->compute / plan->compute;
 }
 
