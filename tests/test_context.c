@@ -43,7 +43,8 @@ static void attend(const Pass *c, Case *x, int rank, Arena *a, bool keep)
 {
     int64_t T = x->pack.T / x->way.cp;
     Tensor q = my_rows(a, x, rank, x->q), k = my_rows(a, x, rank, x->k), v = my_rows(a, x, rank, x->v);
-    Tensor o = buffer(a, x, x->H, x->Cv), lse = t2(a, "test", F32, x->H, T), delta = t2(a, "test", F32, x->H, T);
+    Tensor o = buffer(a, x, x->H, x->Cv), lse = t2(a, "test", F32, x->H, T);
+    Tensor delta = t2(a, "test", F32, x->H, T);
     Tensor dq = buffer(a, x, x->H, x->C), dk = buffer(a, x, x->G, x->C), dv = buffer(a, x, x->G, x->Cv);
     AttentionTerms terms = { x->scale, x->window, x->sinks, keep ? x->dsinks[rank] : (Tensor){ 0 } };
     context_attention_fwd(c, o, lse, q, k, v, terms);

@@ -86,9 +86,9 @@ static void draw(Case *x)
     t->sparse_step = 1 + below(14, 2), t->dense_first = below(15, 3);
     draw_options(x);
     if (below(16, 2) && t->L > 1 && shape_sparse_layers(t)) draw_lora(&x->lora, t);
-    snprintf(x->text, sizeof x->text, "seed %llu: tp %d, cp %d, T %d, L %d, D %d, H %d, G %d, C %d, I %d, E %d, "
-             "K %d, F %d%s%s", (unsigned long long)seed, x->tp, x->cp, (int)x->T, (int)t->L, (int)t->D, (int)t->H,
-             (int)t->G, (int)t->C, (int)t->I, (int)t->E, (int)t->K, (int)t->F,
+    snprintf(x->text, sizeof x->text, "seed %llu: tp %d, cp %d, T %d, L %d, D %d, H %d, G %d, C %d, I %d, "
+             "E %d, K %d, F %d%s%s", (unsigned long long)seed, x->tp, x->cp, (int)x->T, (int)t->L, (int)t->D,
+             (int)t->H, (int)t->G, (int)t->C, (int)t->I, (int)t->E, (int)t->K, (int)t->F,
              x->lora.rank ? ", LoRA on " : "", x->lora.rank ? x->lora.target->item[0] : "");
 }
 

@@ -362,7 +362,8 @@ static void describe(Description *d, const TextShape *t)
     head.param = PARAM(shift);
     int shift = describe_step(d, head);
     int core = describe_step(d, (LayerStep){ .type = STEP_CORE, .in = K, .out = V, .kv_out = K + V,
-        .macs_token = 4 * state, .state = state_numbers(g), .reads = 1u << conv | 1u << decay | 1u << shift });
+        .macs_token = 4 * state, .state = state_numbers(g),
+        .reads = 1u << conv | 1u << decay | 1u << shift });
     describe_step(d, (LayerStep){ .type = STEP_VECTOR, .param = PARAM(out_norm), .in = 1,
         .out = (double)g->value_dim, .reads = 1u << core | 1u << in });
     int o = describe_step(d, (LayerStep){ .linear = LINEAR_ATTENTION, .rows = ROWS_GATHERED,

@@ -5,8 +5,9 @@
  *   y = w_o (out_norm(delta(q, k, v, g, beta)) silu(z))
  *
  * The convolution (ops/short_conv.c) and the states (ops/delta_rule.c) stay within documents; positions play
- * no part. cp passes states between ranks (nn/gdn_context.h). tp cuts by key heads, with their value heads. In files of qwen3_next the rows of w_in lie key head
- * by key head (`grouped`), in those of qwen3_5 section by section; memory has them as the files. */
+ * no part. cp passes states between ranks (nn/gdn_context.h). tp cuts by key heads, with their value heads.
+ * In files of qwen3_next the rows of w_in lie key head by key head (`grouped`), in those of qwen3_5 section
+ * by section; memory has them as the files. */
 #ifndef NN_ATTENTION_GDN_H
 #define NN_ATTENTION_GDN_H
 

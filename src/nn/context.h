@@ -10,7 +10,7 @@
 /* What an attention layer has beside its queries, keys and values. */
 typedef struct AttentionTerms {
     float   scale;                       /* of scores */
-    int64_t window;                      /* keys that a query sees at most, itself the last; 0: all before it */
+    int64_t window;                      /* keys that a query sees at most; 0: all before it */
     Tensor  sinks, dsinks;               /* (1, H) or absent: ops/sink.c; dsinks, f32, adds */
 } AttentionTerms;
 

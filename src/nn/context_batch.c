@@ -60,7 +60,7 @@ static void own_rows(ContextBatch *b, int32_t *starts, const Documents *d)
     b->own.n = n, b->own.starts = t_rows(b->borders, 0, n + 1);
 }
 
-/* Keys of two chunks as a rank has them: from `before` rows before each of them on, at row `at` of the keys. */
+/* Keys of a chunk as a rank has them: from `before` rows before it on, at row `at` of all keys here. */
 typedef struct KeyRange { int64_t before, at; } KeyRange;
 
 /* Adds the pieces of documents in the chunk that begins at row `begin` of the stream, whose rows are here

@@ -37,7 +37,7 @@ typedef struct ContextBatch {
     Segments     own;                 /* rows after the exchange against themselves */
     Segments     prefix;              /* against all keys of the stream */
     Segments     near;                /* against the chunks and those before them: context_near.c */
-    Segments     chunk[2];            /* of each chunk of this rank before the exchange: pieces of documents */
+    Segments     chunk[2];            /* documents in each chunk of this rank, before the exchange */
     int32_t      crossing[2 * CONTEXT_RANKS + 1];  /* i: rows that a document which goes on in chunk i has in
                                                       chunk i - 1; 0: chunk i begins one */
     ContextBlock block[CONTEXT_RANKS];   /* i: with the keys of place (at - i) mod outer, 0 < i < outer */

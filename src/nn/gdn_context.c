@@ -1,4 +1,5 @@
-/* nn/gdn_context.c -- see gdn_context.h. What is computed beyond one pass of the rule counts as recomputed. */
+/* nn/gdn_context.c -- see gdn_context.h. The ledger counts passes of the rule beyond the first as
+ * recomputed. */
 #include "nn/gdn_context.h"
 
 #include "nn/context.h"

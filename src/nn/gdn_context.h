@@ -4,7 +4,7 @@
  * A chunk makes of the state S that enters it the state A S + B. Every rank computes A (the state that leaves
  * if the identity enters and all values are 0) and B (the state that leaves if 0 enters) of its two chunks,
  * all ranks gather them, and each applies those before its chunks in turn: a state waits for no other rank's
- * pass. Outputs are computed again from the state that enters. Backward passes gradients of states the other
+ * pass. Outputs are recomputed from the state that enters. Backward passes gradients of states the other
  * way: that of the state that enters is A' dS + D, where D is what the chunk's own outputs make. Chunks that
  * begin with a document, and the tail behind the last one, take no state. The sums have an order that the
  * layout fixes: equal bits in every run of it.

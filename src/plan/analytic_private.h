@@ -88,7 +88,7 @@ VisionMacs vision_macs(const VisionShape *v);
 double     vision_block_bytes(const Task *t, unsigned recompute);     /* that a block keeps of a patch */
 
 /* Numbers of a rank that descriptions are evaluated with. */
-typedef struct RankShape { double tp, kv, ep, etp, rows[ROWS_N]; } RankShape; /* kv: ranks that cut kv heads */
+typedef struct RankShape { double tp, kv, ep, etp, rows[ROWS_N]; } RankShape;   /* kv: that cut kv heads */
 
 static inline double rank_cut(const RankShape *r, CutBy by)
 {
