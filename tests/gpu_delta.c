@@ -134,7 +134,7 @@ static void states(void)
     for (int i = 0; i < 16; i++) {
         const int64_t *n = sizes[i / 4];
         fresh();
-        Tensor a = in2(F32, n[0], n[1] * n[1], STRIDED), b = in2(F32, n[0], n[1] * n[2], DENSE), none = { 0 };
+        Tensor a = in2(F32, n[0], n[1] * n[1], STRIDED), b = in2(F32, n[0], n[1] * n[2], DENSE);
         Tensor x = i & 1 ? none : in2(F32, n[0], n[1] * n[2], DENSE);
         Tensor y = out2(F32, n[0], n[1] * n[2], STRIDED);
         CALL(state_pass, y, a, x, b, i & 2);
