@@ -235,6 +235,7 @@ soak: setup
 	@TREB=$(BUILD)/treb TREB_KILLS=20 TREB_KILL_STEPS=24 tests/launch.sh
 	@TREB=$(BUILD)/treb TEST_LAYOUTS=$(BUILD)/tests/test_layouts TREB_LAYOUT_RUNS=8 tests/ranks.sh
 	@TREB_LAYOUTS=40 TREB_LAYOUT_STEPS=20 TREB_UNEVEN=10000 $(BUILD)/tests/test_layouts
+	@for f in 1 2 3 4 5 6 7; do TREB_FAMILY=$$f TREB_LAYOUTS=20 TREB_LAYOUT_STEPS=5 TREB_UNEVEN=1 $(BUILD)/tests/test_layouts && TREB_FAMILY=$$f TREB_DECODE_LAYOUTS=20 $(BUILD)/tests/test_decode_ranks || exit 1; done
 	@TREB_LAYOUTS=100 $(BUILD)/tests/test_fp8_weights
 	@TREB_LAYOUTS=100 $(BUILD)/tests/test_base_quant
 	@TREB_DECODE_LAYOUTS=100 $(BUILD)/tests/test_decode_ranks

@@ -6,7 +6,7 @@
     "\"dtype\": \"float32\", \"vocab_size\": 97, \"hidden_size\": 32, \"num_hidden_layers\": 4,"             \
     " \"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 12,"                           \
     " \"rope_theta\": 10000.0, \"initializer_range\": 0.2, \"num_experts_per_tok\": 2, "
-/* A larger eps: outputs of delta nets are normed, and small ones would multiply rounding. */
+/* A larger eps: see delta_nets_with_a_small_eps of test_layouts.c. */
 #define DELTA_TEXT                                                                                           \
     "\"moe_intermediate_size\": 16, \"num_experts\": 8, \"shared_expert_intermediate_size\": 16,"            \
     " \"partial_rotary_factor\": 0.5, \"linear_num_key_heads\": 4, \"linear_num_value_heads\": 8,"          \

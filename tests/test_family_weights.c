@@ -255,6 +255,54 @@ static void wrong_scales_are_refused(void)
     EXPECT_FAIL(load_from(folder("bad"), &s), E_DATA, "kv_b_proj");
 }
 
+/* The recorded qwen3-next with two tensors of layers that predict further tokens, as its files on the hub. */
+static void write_mtp(const char *to)
+{
+    static const float data[4] = { 1, 2, 3, 4 };
+    char        file[400];
+    SafeTensors st;
+    StTensor    t[200];
+    int         k = 0;
+    EXPECT_OK(st_open(&st, "tests/gold/qwen3-next"));
+    for (; k < st.count && k < 198; k++) t[k] = st.tensor[k];
+    t[k++] = (StTensor){ .name = "mtp.fc.weight", .dtype = F32, .rank = 2, .data = data, .shape = { 2, 2 },
+                         .bytes = sizeof data };
+    t[k++] = (StTensor){ .name = "mtp.norm.weight", .dtype = F32, .rank = 1, .data = data, .shape = { 4 },
+                         .bytes = sizeof data };
+    mkdir(to, 0777);
+    snprintf(file, sizeof file, "%s/model.safetensors", to);
+    EXPECT_OK(st_save(file, t, k));
+    st_close(&st);
+}
+
+/* Weights that are left out are said to be, once, and the rest is saved as it was. */
+static void ignored_mtp_is_reported(void)
+{
+    ModelShape  s;
+    SafeTensors st;
+    Bound       b;
+    Log         log;
+    char        text[1000] = "", path[400];
+    EXPECT_OK(shape_load(&s, "tests/gold/qwen3-next"));
+    write_mtp(folder("mtp"));
+    bound_open(&b, &s, F32);
+    EXPECT_OK(st_open(&st, folder("mtp")));
+    snprintf(path, sizeof path, "%s", folder("mtp.log"));
+    EXPECT_OK(log_open(&log, path, 0, 1, LOG_ERROR));
+    log.least = LOG_WARN;
+    EXPECT_OK(weights_check(&b.m, &st, &log));
+    log_close(&log);
+    FILE *f = fopen(path, "r");
+    EXPECT(f && fread(text, 1, sizeof text - 1, f) > 0, "nothing was logged");
+    if (f) fclose(f);
+    EXPECT(strstr(text, "2 tensors mtp.*") && !strstr(text, "does not use"), "logged: %s", text);
+    EXPECT_OK(weights_load(&b.m, &b.be, &st, NULL));
+    EXPECT_OK(weights_save(&b.m, &b.be, folder("mtp-saved"), F32, 0));
+    compare_files("tests/gold/qwen3-next", folder("mtp-saved"));
+    st_close(&st);
+    bound_close(&b);
+}
+
 int main(void)
 {
     RUN(saves_what_it_loads);
@@ -263,6 +311,7 @@ int main(void)
     RUN(wrong_codes_are_refused);
     RUN(fp8_is_exact);
     RUN(wrong_scales_are_refused);
+    RUN(ignored_mtp_is_reported);
     char rm[400];
     snprintf(rm, sizeof rm, "rm -rf '%s'", lab_tmp());
     if (system(rm)) perror(rm);

@@ -279,6 +279,13 @@ def recorded_cases():
             q_lora_rank=12, n_routed_experts=6, n_shared_experts=1, n_group=3, topk_group=2, rms_norm_eps=1e-6,
             num_nextn_predict_layers=1,
             rope_parameters=rope(10000.0, **yarn, mscale=1.0, mscale_all_dim=0.8))),
+        # biases, halves rotate together, every expert group but one, weights that do not sum to 1, no dense layer
+        Case("deepseek-bias", "deepseek_v3", seed=39, tied=True, rows=[Row([("text", 23)]), Row([("text", 9)])], text=dict(
+            common, **dict(experts, norm_topk_prob=False, first_k_dense_replace=0, num_experts_per_tok=3),
+            num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, kv_lora_rank=7, qk_nope_head_dim=3,
+            qk_rope_head_dim=2, v_head_dim=5, q_lora_rank=5, n_routed_experts=8, n_shared_experts=2, n_group=4,
+            topk_group=3, rms_norm_eps=1e-5, num_nextn_predict_layers=0, rope_interleave=False, attention_bias=True,
+            rope_parameters=rope(10000.0, **dict(yarn, beta_fast=16.0), mscale=0.707, mscale_all_dim=1.0))),
         Case("glm-mtp", "glm4_moe", seed=33, rows=rows, text=dict(
             common, **experts, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=8,
             n_routed_experts=5, n_shared_experts=2, n_group=1, topk_group=1, rms_norm_eps=1e-5, use_qk_norm=False,
@@ -289,6 +296,12 @@ def recorded_cases():
             intermediate_size=18, num_local_experts=5, num_experts_per_tok=2, sliding_window=5, attention_bias=True,
             rms_norm_eps=1e-5, router_aux_loss_coef=0.05, layer_types=["sliding_attention", "full_attention"],
             rope_parameters=rope(150000.0, **yarn, truncate=False))),
+        # a window of one token, one key head, no biases of attention, the last layer has a window
+        Case("gpt-oss-odd", "gpt_oss", seed=40, tied=True, rows=[Row([("text", 17)]), Row([("text", 5)])], text=dict(
+            common, num_hidden_layers=3, num_attention_heads=5, num_key_value_heads=1, head_dim=4, intermediate_size=11,
+            num_local_experts=4, num_experts_per_tok=3, sliding_window=1, attention_bias=False, rms_norm_eps=1e-6,
+            router_aux_loss_coef=0.0, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters=rope(10000.0))),
         Case("olmoe", "olmoe", seed=35, rows=rows, text=dict(
             common, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3, intermediate_size=14,
             num_experts=5, num_experts_per_tok=2, norm_topk_prob=False, clip_qkv=None, rms_norm_eps=1e-5,

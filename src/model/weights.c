@@ -432,11 +432,17 @@ static bool is_piece(const Model *m, const Piece *q, const char *name)
     return !strcmp(file, name);
 }
 
+/* Qwen's layers that predict further tokens, which no forward here has. */
+static bool is_foreign_mtp(const ModelShape *s, const char *name)
+{
+    return s->text.gdn.every && !strncmp(name, "mtp.", 4);
+}
+
 /* Files repeat embedding and head beside the layer that predicts further tokens, which may be left out. */
 static bool is_left_out(const ModelShape *s, const char *name)
 {
     char at[80];
-    if (s->text.gdn.every && !strncmp(name, "mtp.", 4)) return true;
+    if (is_foreign_mtp(s, name)) return true;
     int  n = snprintf(at, sizeof at, "%slayers.%lld.", s->text_prefix, (long long)s->text.L);
     if (!s->text.mtp_in_file || strncmp(name, at, (size_t)n)) return false;
     return !s->text.mtp || !strcmp(name + n, "embed_tokens.weight") ||
@@ -467,6 +473,17 @@ Status weights_find_mtp(ModelShape *s, const char *folder)
     return OK;
 }
 
+/* Such layers are neither trained nor written: a saved folder lacks them. */
+static void report_mtp(const Model *m, const SafeTensors *st, const Log *log)
+{
+    int n = 0;
+    for (int i = 0; i < st->count; i++) n += is_foreign_mtp(&m->shape, st->tensor[i].name);
+    if (n)
+        log_warn(log, "%d tensors mtp.* (layers that predict further tokens) of the files are ignored: they "
+                 "do not train, and saved models are without them; copy them from these files to keep them",
+                 n);
+}
+
 /* Warns of tensors that no parameter of the whole model uses: the file may be of another model than
  * config.json. */
 static Status report_unused(const Model *m, const SafeTensors *st, const Log *log)
@@ -487,6 +504,7 @@ static Status report_unused(const Model *m, const SafeTensors *st, const Log *lo
 Status weights_check(const Model *m, const SafeTensors *st, const Log *log)
 {
     TRY(st_check_scales(st));
+    report_mtp(m, st, log);
     return report_unused(m, st, log);
 }
 
