@@ -8,11 +8,18 @@ root=$PWD
 
 block() { awk -v tag="\`\`\`$1" '/^```/ { on = $0 == tag; next } on' "$root/docs/data.md"; }
 
+# check WHAT command...
+check() {
+    local what=$1; shift
+    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "  FAIL $what"; fi
+}
+
 # good FILE N: N good samples and none that is bad
 good() {
     "$treb" data check "$1" >"$tmp/out" 2>&1
     if grep -q "; $2 good, 0 bad" "$tmp/out"; then passed=$((passed + 1)); return; fi
-    failed=$((failed + 1)); echo "  FAIL $1: $2 good samples are expected:"; head -n 20 "$tmp/out" | cut -c -200 | sed 's/^/    /'
+    failed=$((failed + 1)); echo "  FAIL $1: $2 good samples are expected:"
+    head -n 20 "$tmp/out" | cut -c -200 | sed 's/^/    /'
 }
 
 cd "$tmp" || exit 1
@@ -28,8 +35,9 @@ else
     cp all.jsonl train.jsonl
 fi
 records=$(wc -l < train.jsonl)
-[ "$records" -ge 17 ] && passed=$((passed + 1)) || { failed=$((failed + 1)); echo "  FAIL $records records in docs/data.md"; }
-if bash -e <(block sh) >out 2>&1; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "  FAIL the commands of docs/data.md:"; cat out; fi
+check "17 records or more in docs/data.md" [ "$records" -ge 17 ]
+block sh > commands.sh
+check "the commands of docs/data.md" bash -e commands.sh
 good train.jsonl "$records"
 good train.json "$records"
 good train.jsonl.gz "$records"

@@ -3,8 +3,9 @@
  *   fuzz_x [-seconds N] [-runs N] [-seed S] [-seeds FOLDER] [file | folder] ...
  *
  * Without -seconds and -runs the corpus is run once, as a regression test. With them, inputs made from the
- * corpus are run for N seconds, or until N were run; they depend on seed and corpus only. When no corpus is given, the target's own
- * fuzz_seeds() makes one; -seeds writes that to a folder, for libFuzzer to start from.
+ * corpus are run for N seconds, or until N were run; they depend on seed and corpus only. When no
+ * corpus is given, the target's own fuzz_seeds() makes one; -seeds writes that to a folder, for libFuzzer to
+ * start from.
  *
  * A finding ends the process, so the current input is stored in a file, which is removed at a normal end.
  * A target defines LLVMFuzzerTestOneInput and fuzz_seeds, and includes this #ifndef TREB_LIBFUZZER. */

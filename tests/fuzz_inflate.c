@@ -1,5 +1,5 @@
-/* tests/fuzz_inflate.c -- hostile files that are compressed as a whole (.gz, .zst), and compressed blocks of every
- * codec: an error with a text, or as many bytes as were asked for. */
+/* tests/fuzz_inflate.c -- hostile files that are compressed as a whole (.gz, .zst), and compressed blocks of
+ * every codec: an error with a text, or as many bytes as were asked for. */
 #include "data/codec.h"
 #include "data/inflate.h"
 
@@ -75,11 +75,13 @@ static size_t deflate_text(uint8_t *out, size_t room, const char *text, size_t n
 /* A raw and a run-length block make a Zstandard frame without its library. */
 static void fuzz_seeds(Fuzz *f)
 {
-    static const uint8_t zstd[]   = { 0x28, 0xb5, 0x2f, 0xfd, 0x20, 0x08, 0x20, 0, 0, 'a', 'b', 'c', 'd', 0x23, 0, 0, 'x' };
+    static const uint8_t zstd[]   = { 0x28, 0xb5, 0x2f, 0xfd, 0x20, 0x08, 0x20, 0, 0,
+                                      'a', 'b', 'c', 'd', 0x23, 0, 0, 'x' };
     static const uint8_t brotli[] = { 0x0b, 0x01, 0x80, 'a', 'b', 'c', 'd', 0x03 };
     static const uint8_t snappy[] = { 16, 3 << 2, 'a', 'b', 'c', 'd', 11 << 2 | 2, 4, 0 };
     static const uint8_t lz4[]    = { 0x44, 'a', 'b', 'c', 'd', 4, 0, 0x40, 'e', 'f', 'g', 'h' };
-    static const uint8_t hadoop[] = { 0, 0, 0, 16, 0, 0, 0, 12, 0x44, 'a', 'b', 'c', 'd', 4, 0, 0x40, 'e', 'f', 'g', 'h' };
+    static const uint8_t hadoop[] = { 0, 0, 0, 16, 0, 0, 0, 12, 0x44,
+                                      'a', 'b', 'c', 'd', 4, 0, 0x40, 'e', 'f', 'g', 'h' };
     char                 text[600];
     uint8_t              packed[1024];
     for (size_t i = 0; i < sizeof text; i++) text[i] = "{\"text\": \"a\"}\n"[i * i % 14];

@@ -437,8 +437,8 @@ static void expect_twin(const char *name, const FormatFile *twin)
     format_close(&f);
 }
 
-/* Every encoding, codec and page version gives the rows of the twin, in any order; "indexed" has OffsetIndexes
- * and an empty row group, "numbers" 32-bit numbers whose differences wrap. */
+/* Every encoding, codec and page version gives the rows of the twin, in any order; "indexed" has
+ * OffsetIndexes and an empty row group, "numbers" 32-bit numbers whose differences wrap. */
 static void parquet_rows_equal_their_twin(void)
 {
     static const char *const names[] = { "plain", "snappy-dictionary", "gzip-v2", "lz4-delta",

@@ -74,8 +74,8 @@ typedef struct Parquet {
 
 MUST Status parquet_open(Parquet *p, const char *path, const void *bytes, size_t len);
 int64_t     parquet_group_end(const Parquet *p, int group); /* the row after its last */
-/* Lists the pages of a chunk by its OffsetIndex. *found is false where the chunk has none that can be true: its
- * pages are then counted one by one. */
+/* Lists the pages of a chunk by its OffsetIndex. *found is false where the chunk has none that can be true:
+ * its pages are then counted one by one. */
 MUST Status parquet_index_read(const Parquet *p, ParquetColumn *c, int group, bool *found);
 MUST Status parquet_page_add(ParquetColumn *c, ParquetPage page);
 void        parquet_close(Parquet *p); /* twice is fine */

@@ -1,6 +1,7 @@
-/* data/parquet_index.c -- the OffsetIndex of a column chunk: where its pages lie and which row each begins with, so
- * that opening a file reads no page. An index is used only where it can be true: its pages lie in the chunk, in
- * order, with rows in order. Whether its rows are those of a page is checked when the page is decoded. */
+/* data/parquet_index.c -- the OffsetIndex of a column chunk: where its pages lie and which row each begins
+ * with, so that opening a file reads no page. An index is used only where it can be true: its pages lie in
+ * the chunk, in order, with rows in order. Whether its rows are those of a page is checked when the page is
+ * decoded. */
 #include "data/parquet.h"
 
 #include "data/thrift.h"
@@ -20,7 +21,8 @@ static ParquetPage read_location(Thrift *t, int64_t first_row)
 }
 
 /* A page may begin no row, where the row before it fills several pages. */
-static bool follows(const ParquetPage *page, const ParquetPage *before, const ParquetChunk *chunk, int64_t end)
+static bool follows(const ParquetPage *page, const ParquetPage *before, const ParquetChunk *chunk,
+                    int64_t end)
 {
     if (page->offset < chunk->begin || page->offset >= chunk->end || page->row > end) return false;
     return !before || (page->offset > before->offset && page->row >= before->row);

@@ -161,7 +161,8 @@ FILTER(filter_first)
 {
     Value items;
     TRY(iterate(j, self, &items));
-    if (self.kind == V_GENERATOR && items.n) self.generator->item = items.item + 1, self.generator->n = items.n - 1;
+    if (self.kind == V_GENERATOR && items.n)
+        *self.generator = (ValueStream){ items.item + 1, items.n - 1 };
     if (items.n) return *out = items.item[0], OK;
     return undefined(j, out, "No first item, sequence was empty.");
 }

@@ -47,7 +47,7 @@ typedef struct Value {
         struct Method        *method;
         struct Loop          *loop;
         struct Cycler        *cycler; /* of joiners too */
-        struct ValueStream     *generator;
+        struct ValueStream   *generator;
     };
 } Value;
 
@@ -306,7 +306,7 @@ typedef struct Parser {
     JinjaTemplate  *t;
     const LexToken *at;
     int             depth;
-    bool            loop, soft; /* soft: in an if, where a filter or test may be unknown until it is reached */
+    bool            loop, soft; /* soft: in an if, where an unknown filter fails when it is reached */
     const Node     *unknown;    /* the first unknown filter or test elsewhere */
 } Parser;
 MUST Status lex(JinjaTemplate *t, const char *source, size_t len);

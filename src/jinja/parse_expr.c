@@ -202,8 +202,8 @@ static Status parse_postfix(Parser *p, Node **node)
     }
 }
 
-/* Jinja refuses an unknown filter or test when it compiles a template, except in an if or an inline if, where it
- * fails when it is reached. The first part of an inline if is parsed before its `if` is seen, so the first
+/* Jinja refuses an unknown filter or test when it compiles a template, except in an if or an inline if, where
+ * it fails when it is reached. The first part of an inline if is parsed before its `if` is seen, so the first
  * unknown name is kept in p->unknown, and parse_expression forgets it again there. */
 static void note_unknown(Parser *p, const Node *n)
 {

@@ -162,7 +162,8 @@ Status filter_tojson(Jinja *j, Value self, const Value *a, Value *out)
     Dump d = { .j = j, .ascii = truth(a[0]), .sort = truth(a[3]), .colon = text_of(": ") };
     TRY(read_indent(&d, a[1]));
     d.comma = text_of(d.indent.kind == V_STR ? "," : ", ");
-    if ((a[2].kind == V_LIST || a[2].kind == V_TUPLE) && a[2].n == 2 && a[2].item[0].kind == V_STR && a[2].item[1].kind == V_STR)
+    bool row = a[2].kind == V_LIST || a[2].kind == V_TUPLE;
+    if (row && a[2].n == 2 && a[2].item[0].kind == V_STR && a[2].item[1].kind == V_STR)
         d.comma = a[2].item[0], d.colon = a[2].item[1];
     TRY(dump(&d, self));
     return *out = buffer_str(&d.b), OK;
