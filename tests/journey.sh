@@ -91,6 +91,10 @@ says 4 "has no tokenizer.json; a model folder has" run hub model.path=part
 check "no folder is made" [ ! -e hub ]
 limited() { (ulimit -v 400000; run "$@"); }
 [ -n "${ASAN_OPTIONS:-}" ] || says 2 "ulimit -v unlimited" limited small
+low_stack() { (ulimit -S -s 256; run "$@"); }
+says 0 "done: 1 steps" low_stack stack train.max_steps=1
+least_stack() { (ulimit -s 256; "$treb" help) >out 2>&1 || { [ $? -eq 2 ] && has "ulimit -s 8192"; }; }
+check "a stack limit that cannot be raised is refused" least_stack
 
 # ---- journey 5: ranks of one machine ----
 if command -v mpirun >/dev/null && "$treb" doctor | grep -q "treb launch -n"; then

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* Threads of OpenMP spin for milliseconds before they sleep. Where they share cores with the data loader or
@@ -20,12 +21,37 @@ static bool limit_omp_spin(void)
     return !setenv("GOMP_SPINCOUNT", "10000", 1);
 }
 
-/* libgomp reads its settings and the cores of the process before main, so the program executes itself once
- * more; if that fails it runs slower, with the same results. */
+enum { STACK_LEAST = 1 << 20, STACK_USUAL = 8 << 20 };
+
+/* Raises a stack limit that the program and its threads would overflow, as far as it may be raised. True: the
+ * limit has changed. */
+static bool raise_stack_limit(void)
+{
+    struct rlimit now, more;
+    if (getrlimit(RLIMIT_STACK, &now) || now.rlim_cur >= STACK_LEAST) return false;
+    more = (struct rlimit){ STACK_USUAL, now.rlim_max < STACK_USUAL ? STACK_USUAL : now.rlim_max };
+    if (!setrlimit(RLIMIT_STACK, &more)) return true;
+    more.rlim_cur = more.rlim_max = now.rlim_max;
+    return now.rlim_max > now.rlim_cur && !setrlimit(RLIMIT_STACK, &more);
+}
+
+static void refuse_small_stack(void)
+{
+    struct rlimit now;
+    if (getrlimit(RLIMIT_STACK, &now) || now.rlim_cur >= STACK_LEAST) return;
+    exit(program_finish(fail(E_CONFIG,
+                             "the stack of this process may have %lld KiB (ulimit -s), which is too small; "
+                             "start it with `ulimit -s 8192`",
+                             (long long)now.rlim_cur >> 10)));
+}
+
+/* libgomp reads its settings and the cores of the process before main, and threads get the stack limit of the
+ * start, so the program executes itself once more; if that fails it runs slower, with the same results. */
 static void prepare_threads(char **argv)
 {
-    bool bound = launch_rank_start(), limited = limit_omp_spin();
-    if (bound || limited) execv("/proc/self/exe", argv);
+    bool bound = launch_rank_start(), limited = limit_omp_spin(), raised = raise_stack_limit();
+    if (bound || limited || raised) execv("/proc/self/exe", argv);
+    refuse_small_stack();
 }
 
 /* With SIGXFSZ ignored, a write beyond the file size limit (ulimit -f) fails like a write to a full disk, and
