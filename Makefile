@@ -238,6 +238,7 @@ soak: setup
 	@for f in 1 2 3 4 5 6 7; do TREB_FAMILY=$$f TREB_LAYOUTS=20 TREB_LAYOUT_STEPS=5 TREB_UNEVEN=1 $(BUILD)/tests/test_layouts && TREB_FAMILY=$$f TREB_DECODE_LAYOUTS=20 $(BUILD)/tests/test_decode_ranks || exit 1; done
 	@TREB_LAYOUTS=100 $(BUILD)/tests/test_fp8_weights
 	@TREB_LAYOUTS=100 $(BUILD)/tests/test_base_quant
+	@TREB_LAYOUTS=20 $(BUILD)/tests/test_state_offload
 	@TREB_DECODE_LAYOUTS=100 $(BUILD)/tests/test_decode_ranks
 	@TREB_CHUNKED=500 $(BUILD)/tests/test_moe_chunked
 	@TREB_RECIPES=8000 $(BUILD)/tests/test_plan_random

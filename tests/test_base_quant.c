@@ -188,7 +188,10 @@ static bool agrees(uint64_t seed)
     on_ranks((int)the_case.rule.world, 0, rank_main);
     engine_close(&whole);
     empty(&the_case);
-    return !failure.any;
+    double any = failure.any;                                 /* all processes draw again, or none */
+    if (commlab_.mpi) comm_host_max(commlab_.mpi, &any, 1);
+    if (failure.any) printf("  %s: %s\n", case_text(&the_case), failure.text);
+    return any == 0;
 }
 
 static void expect_agreement(uint64_t seed, CodeFormat f)
@@ -316,7 +319,9 @@ static void quantised_files_are_refused(void)
     EXPECT_FAIL(file_with("a.weight.quant_state.bitsandbytes__nf4"), E_DATA, "bitsandbytes");
     EXPECT_FAIL(file_with("a.SCB"), E_DATA, "model.base_quant");
     EXPECT_FAIL(file_with("a.qweight"), E_DATA, "GPTQ or AWQ");
-    EXPECT_OK(file_with("a.qweights"));
+    EXPECT_FAIL(file_with("a.weight.quant_map"), E_DATA, "bitsandbytes");
+    EXPECT_FAIL(file_with("a.weight_packed"), E_DATA, "compressed-tensors");
+    EXPECT_FAIL(file_with("a.qweights"), E_DATA, "a.weight is stored as u8");
 }
 
 int main(void)

@@ -4,6 +4,9 @@
 #include "model/weights.h"
 #include "ops/quant.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 /* ---- ops ---- */
 
 enum { SIDE = 300, STACK = 3, BLOCKS = STACK * 3 * 3, ELEMS = STACK * SIDE * SIDE };
@@ -491,6 +494,47 @@ static Status scales_of_shape(int64_t rows, int64_t cols, DType d, const char *n
     return s;
 }
 
+/* A file with a weight of type d and, if that is e4m3, a scale of type `of`; `cut` bytes are missing. */
+static Status file_of(DType d, DType of, double scale, long cut)
+{
+    static const uint8_t zeros[1600];
+    const char *path = lab_path("y.safetensors");
+    uint8_t     value[8];
+    float       x = (float)scale;
+    SafeTensors st;
+    StTensor    t[2] = { { .name = "a.weight", .dtype = d, .rank = 2, .shape = { 10, 20 }, .data = zeros,
+                           .bytes = 200 * dtype_size(d) },
+                         { .name = "a.weight_scale_inv", .dtype = of, .rank = 2, .shape = { 1, 1 },
+                           .data = value, .bytes = dtype_size(of) } };
+    dtype_convert(value, of, &x, F32, 1);
+    EXPECT_OK(st_save(path, t, d == E4M3 ? 2 : 1));
+    struct stat s;
+    EXPECT(!stat(path, &s) && !truncate(path, s.st_size - cut), "cannot cut %s", path);
+    TRY(st_open(&st, path));
+    Status r = st_check_scales(&st);
+    st_close(&st);
+    return r;
+}
+
+static void damaged_files_are_refused(void)
+{
+    static const DType types[] = { F32, BF16 };
+    static const double bad[] = { NAN, INFINITY, -INFINITY, -1 };
+    static const DType codes[] = { U8, I8, I16, I32, I64, BOOL, E5M2 };
+    for (int k = 0; k < 2; k++) {
+        EXPECT_OK(file_of(E4M3, types[k], 0.5, 0));
+        EXPECT_OK(file_of(E4M3, types[k], 0, 0));
+        for (int i = 0; i < 4; i++)
+            EXPECT_FAIL(file_of(E4M3, types[k], bad[i], 0), E_DATA, "a.weight_scale_inv: scale 0 is");
+    }
+    EXPECT_FAIL(file_of(E4M3, F64, 1, 0), E_DATA, "a.weight has shape [10, 20] and its scales f64");
+    EXPECT_FAIL(file_of(E4M3, I32, 1, 0), E_DATA, "its scales i32");
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        EXPECT_FAIL(file_of(codes[i], F32, 1, 0), E_DATA, "a.weight is stored as");
+    for (long cut = 1; cut < 250; cut += 31)
+        EXPECT_FAIL(file_of(E4M3, F32, 1, cut), E_DATA, "y.safetensors");
+}
+
 static void wrong_scales_are_refused(void)
 {
     EXPECT_OK(scales_of_shape(1, 1, E4M3, "a.weight_scale_inv"));
@@ -513,5 +557,6 @@ int main(void)
     RUN(base_is_loaded_in_slices);
     RUN(exports_are_read_back);
     RUN(wrong_scales_are_refused);
+    RUN(damaged_files_are_refused);
     return processes_close();
 }

@@ -84,10 +84,11 @@ static void resumes_bit_for_bit(void)
     static const char *const kinds[] = {
         "lora.rank=4\nlora.target_modules=[all-linear, mlp.gate, lm_head]\nlora.dropout=0.2",
         "lora.rank=3\nlora.target_modules=[experts]\nlora.expert_a=shared\nmodel.dtype=bfloat16\n"
-        "optim.master=split\nmodel.base_quant=nf4",
+        "optim.master=split\noptim.state_dtype=int8\nmodel.base_quant=nf4",
         "lora.rank=2\nlora.use_rslora=true\nlora.target_modules=[all-attention]\n"
         "lora.modules_to_save=[embed_tokens, language_model.norm]\nmodel.dtype=bfloat16\nlora.init=gaussian\n"
-        "model.base_quant=int8\nmodel.base_quant_weights=[experts, attention, mlp, tower, mergers]",
+        "model.base_quant=int8\nmodel.base_quant_weights=[experts, attention, mlp, tower, mergers]\n"
+        "memory.optimizer_offload=1",
     };
     const char *base = make_base("base", 1);
     for (int k = 0; k < 3; k++) {

@@ -20,7 +20,8 @@
 #     before and wrong after exceeds the number wrong before and right after by at most two standard errors,
 #     2 sqrt(lost + gained);
 #   - with the adapters merged into the weights the loss differs by less than 0.001 and at most one answer in
-#     200 differs.
+#     200 differs; merged into weights that are not quantised, where they were trained on quantised ones, the
+#     loss is higher by less than 0.001 and 95 % still name the colour.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 treb=${TREB:-build/treb} dir=${DEMO_DIR:-build/demo-lora} seed=${DEMO_SEED:-1} colour=${DEMO_COLOUR:-purple}
@@ -135,6 +136,11 @@ expect "$colour was unknown before: $(about before) % right" "$(about before) <=
 expect "$colour is learned: $(about after) % right" "$(about after) >= 95"
 expect "nothing measurable is forgotten: $lost lost, $gained gained" \
     "$lost - $gained <= 2 * sqrt($lost + $gained)"
-expect "the merged model gives the same answers: $same of $asked, loss $(loss after) and $(loss merged)" \
-    "$asked - $same <= $asked / 200 && ($(loss after) - $(loss merged)) ^ 2 < 1e-6"
+if [ "$quant" = model.base_quant=none ]; then
+    expect "the merged model gives the same answers: $same of $asked, loss $(loss after) and $(loss merged)" \
+        "$asked - $same <= $asked / 200 && ($(loss after) - $(loss merged)) ^ 2 < 1e-6"
+else
+    expect "merged into weights that are not quantised: $(about merged) % right, loss $(loss merged)" \
+        "$(about merged) >= 95 && $(loss merged) < $(loss after) + 0.001"
+fi
 exit $failed

@@ -3,6 +3,7 @@
  * element is its code times the scale of its block. */
 #include "tensor/safetensors.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -76,19 +77,57 @@ static const char *other_format(const char *name)
     return NULL;
 }
 
+/* A scale that is negative, infinite or NaN is that of a damaged file. */
+static Status check_values(const StTensor *scale)
+{
+    float x[1024];
+    int64_t n = (int64_t)(scale->bytes / dtype_size(scale->dtype));
+    for (int64_t at = 0; at < n; at += 1024) {
+        int64_t k = n - at < 1024 ? n - at : 1024;
+        const char *from = (const char *)scale->data + (size_t)at * dtype_size(scale->dtype);
+        dtype_convert(x, F32, from, scale->dtype, k);
+        for (int64_t i = 0; i < k; i++)
+            if (!(x[i] >= 0 && x[i] < INFINITY))
+                return fail(E_DATA, "%s: scale %lld is %g; the file is damaged, fetch it again", scale->name,
+                            (long long)(at + i), (double)x[i]);
+    }
+    return OK;
+}
+
+static Status check_format(const SafeTensors *s, const StTensor *t)
+{
+    const char *format = other_format(t->name);
+    if (format)
+        return fail(E_DATA, "%s: the files are quantised by %s, which is not read; use the model in "
+                    "bfloat16, and model.base_quant to quantise it while it is loaded", t->name, format);
+    if (t->dtype == E4M3 && !t->scale) return no_scales(s, t);
+    if (scales_nothing(s, t))
+        return fail(E_DATA, "%s: there is no F8_E4M3 tensor that it scales; other formats are not read, "
+                    "convert the model to bfloat16 first", t->name);
+    return t->scale ? check_values(t->scale) : OK;
+}
+
+static bool ends_with(const char *name, const char *tail)
+{
+    size_t n = strlen(name), k = strlen(tail);
+    return n >= k && !strcmp(name + n - k, tail);
+}
+
+/* Codes of an unknown format would be read as numbers. */
+static Status check_type(const StTensor *t)
+{
+    bool weight = ends_with(t->name, ".weight") || ends_with(t->name, "_proj");
+    DType d = t->dtype;
+    if (!weight || d == F32 || d == BF16 || d == F16 || d == F64 || d == E4M3) return OK;
+    return fail(E_DATA, "%s is stored as %s: codes of a format that is not read; use the model in bfloat16, "
+                "and model.base_quant to quantise it while it is loaded", t->name, dtype_name(d));
+}
+
+/* Names of formats come first: they say more than the type of a weight. */
 Status st_check_scales(const SafeTensors *s)
 {
-    for (int i = 0; i < s->count; i++) {
-        const StTensor *t = &s->tensor[i];
-        const char     *format = other_format(t->name);
-        if (format)
-            return fail(E_DATA, "%s: the files are quantised by %s, which is not read; use the model in "
-                        "bfloat16, and model.base_quant to quantise it while it is loaded", t->name, format);
-        if (t->dtype == E4M3 && !t->scale) return no_scales(s, t);
-        if (scales_nothing(s, t))
-            return fail(E_DATA, "%s: there is no F8_E4M3 tensor that it scales; other formats are not read, "
-                        "convert the model to bfloat16 first", t->name);
-    }
+    for (int i = 0; i < s->count; i++) TRY(check_format(s, &s->tensor[i]));
+    for (int i = 0; i < s->count; i++) TRY(check_type(&s->tensor[i]));
     return OK;
 }
 
