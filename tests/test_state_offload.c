@@ -128,6 +128,27 @@ static void every_level(void)
     }
 }
 
+/* Blocks of coded moments are those of whole parameters at every level: losses and norms have the same bits
+ * wherever the slices of ranks begin. */
+static void sharding_leaves_blocks_whole(void)
+{
+    RankResult want[MOST];
+    uint64_t   seed = first_seed() + 5;
+    Case      *c = four_ranks(0, false, seed);
+    c->dtype = BF16, c->store = (OptimStore){ .moments = U8, .split = true };
+    for (int zero = 0; zero < 4; zero++) {
+        c->rule.zero = zero, failure.any = false;
+        memset(results, 0, sizeof results);
+        on_ranks((int)c->rule.world, 0, rank_main);
+        EXPECT(!failure.any, "zero %d: %s", zero, failure.text);
+        if (!zero) memcpy(want, results, sizeof want);
+        for (int r = 0; r < c->rule.world; r++)
+            EXPECT(!memcmp(results[r].loss, want[r].loss, sizeof want[r].loss), "zero %d, rank %d: other losses",
+                   zero, r);
+    }
+    empty(c);
+}
+
 /* Random layouts of pipeline, tensor and data parallelism with recompute. No activations are offloaded: every
  * byte between host and device is optimizer state, whose size is known. */
 static void drawn_layouts(void)
@@ -275,6 +296,7 @@ int main(void)
     processes_open();
     RUN(every_level);
     RUN(drawn_layouts);
+    RUN(sharding_leaves_blocks_whole);
     if (!commlab_.mpi) {
         runlab_open(&lab, 40);
         RUN(bytes_of_a_parameter);
