@@ -128,7 +128,7 @@ static void every_level(void)
     }
 }
 
-/* Blocks of coded moments are those of whole parameters at every level: losses and norms have the same bits
+/* Blocks of coded moments are those of whole parameters at every level: losses have the same bits
  * wherever the slices of ranks begin. */
 static void sharding_leaves_blocks_whole(void)
 {
@@ -143,8 +143,8 @@ static void sharding_leaves_blocks_whole(void)
         EXPECT(!failure.any, "zero %d: %s", zero, failure.text);
         if (!zero) memcpy(want, results, sizeof want);
         for (int r = 0; r < c->rule.world; r++)
-            EXPECT(!memcmp(results[r].loss, want[r].loss, sizeof want[r].loss), "zero %d, rank %d: other losses",
-                   zero, r);
+            EXPECT(!memcmp(results[r].loss, want[r].loss, sizeof want[r].loss),
+                   "zero %d, rank %d: other losses", zero, r);
     }
     empty(c);
 }
