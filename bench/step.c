@@ -130,8 +130,8 @@ static Status open_bench(StepBench *b)
                          .deterministic = b->repeat, .graphs = step_all_graphs(b),
                          .store = b->store };
     memcpy(conf.policy, b->policy, sizeof conf.policy);
-    conf.precision = b->precision, conf.fp8_weight_cache = true, conf.base = b->base_quant,
-    conf.panel_elems = b->panel << 20;
+    conf.precision = b->precision, conf.fp8_weight_cache = true, conf.fp8_keep_wide = !b->codes_alone;
+    conf.base = b->base_quant, conf.panel_elems = b->panel << 20;
     conf.full = b->full, conf.lora = b->lora, conf.ranks.micro = (int)b->micro;
     ss.bytes = true;
     TRY(stream_open(&b->stream, &ss, &bud));
@@ -416,6 +416,7 @@ static const Option options[] = {
                 "share of the optimizer state on the host; 0"),
     OPTION_TEXT(StepBench, fp8, "--fp8", "WORDS",
                 "products in fp8_block, as train.fp8_products, by commas; default: those of its default"),
+    OPTION_FLAG(StepBench, codes_alone, "--fp8-codes-alone", "as memory.fp8_bf16_weights=false"),
     OPTION_FLAG(StepBench, repeat, "--deterministic", "gradients that repeat to the bit"),
     OPTION_TEXT(StepBench, cuda_graph, "--cuda-graph", "WORDS",
                 "as train.cuda_graph, by commas; several by /, compared; none"),

@@ -36,6 +36,7 @@ typedef struct StepBench {
     uint8_t     policy[LABEL_N];
     FullRecompute full;
     ProductPrecision precision;                              /* of --fp8 */
+    bool        codes_alone;                                 /* no bf16 weights beside FP8 ones */
     BaseQuant   base_quant;                                  /* of --base */
     OptimStore  store;                                       /* of moments and masters */
     LoraConf    lora;                                        /* rank 0: all parameters train */

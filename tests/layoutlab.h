@@ -39,7 +39,7 @@ enum { STEPS = 8, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };
 typedef struct Mode {
     const char *recompute, *offload;
     double      resident;
-    bool        late, fp8, anew, packed, one;
+    bool        late, fp8, anew, packed, one, beside;
     CodeFormat  base;
 } Mode;
 
@@ -128,7 +128,7 @@ static inline Status mode_apply(EngineConf *conf, Mode m)
 {
     conf->resident = m.resident;
     conf->fp8_weight_cache = m.fp8 && !m.anew;
-    conf->fp8_dispatch = m.packed, conf->fp8_one_layout = m.one;
+    conf->fp8_dispatch = m.packed, conf->fp8_one_layout = m.one, conf->fp8_keep_wide = m.beside;
     if (m.base) {
         TRY(base_quant_read(&conf->base, base_quant_name(m.base), base_words, BASE_WORDS));
         conf->panel_elems = 700;

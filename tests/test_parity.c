@@ -117,10 +117,13 @@ static void cases_of_adapters(void)
 /* Quantisation and the choice of products, as PyTorch's casts and a second program have them. */
 static void cases_in_8_bits(void)
 {
-    static const char *const dirs[] = { "tests/gold_fp8/moe-rawtopk", "tests/gold_fp8/vl-dense-bias" };
-    for (int i = 0; i < 2; i++) {
-        check(dirs[i], NULL, NULL);
-        check(dirs[i], "--recompute", "full");
+    static const char *const names[] = { "moe-rawtopk", "vl-dense-bias", "vl-moe-mix", "deepseek-plain",
+                                         "qwen3-next" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char dir[80];
+        snprintf(dir, sizeof dir, "tests/gold_fp8/%s", names[i]);
+        check(dir, NULL, NULL);
+        check(dir, "--recompute", "full");
     }
 }
 

@@ -67,6 +67,56 @@ static void only_what_is_listed(void)
     }
 }
 
+/* docs/precision.md has a row for each word, with the formats of its products. */
+static void the_page_has_the_table(void)
+{
+    static char page[60000];
+    FILE *f = fopen("docs/precision.md", "r");
+    if (!f) SKIP("no docs/precision.md here");
+    page[fread(page, 1, sizeof page - 1, f)] = 0;
+    fclose(f);
+    ProductPrecision p;
+    EXPECT_OK(precision_fp8(&p, fp8_words, FP8_WORDS));
+    for (int i = 0; i < SITES; i++) {
+        char begin[40], end[60];
+        snprintf(begin, sizeof begin, "\n| `%s` | ", precision_site_word((Site)i));
+        snprintf(end, sizeof end, " | %s | %s | %s |\n", p.fp8[i][PRODUCT_Y] ? "FP8" : "wide",
+                 p.fp8[i][PRODUCT_DX] ? "FP8" : "wide", p.fp8[i][PRODUCT_DW] ? "FP8" : "wide");
+        const char *row = strstr(page, begin), *next = row ? strchr(row + 1, '\n') : NULL;
+        size_t      n = strlen(end);
+        EXPECT(next && !strncmp(next + 1 - n, end, n), "%s: no row of the page ends in%s", begin + 1, end);
+    }
+}
+
+/* A step that is measured has the bits of one that is not; every product in 8 bits has counts, x and dy. */
+static void codes_are_measured(void)
+{
+    static Rig r, plain;
+    EngineConf conf = rig_conf(&r, smooth_text, 7), same = rig_conf(&plain, smooth_text, 7);
+    EXPECT_OK(mode_apply(&conf, (Mode){ .fp8 = true, .recompute = "moe,mlp" }));
+    EXPECT_OK(mode_apply(&same, (Mode){ .fp8 = true }));
+    r.lora.conf.rank = plain.lora.conf.rank = 0;
+    rig_open(&r, conf, 7), rig_open(&plain, same, 7);
+    r.e.measure_codes = true;
+    double loss = small_step(&r.e, 0.1f).total, want = small_step(&plain.e, 0.1f).total;
+    EXPECT(loss == want, "loss %.9g measured, %.9g without", loss, want);
+    for (int i = 0; i < r.e.model.params.n; i++) {
+        const Param *p = r.e.model.params.p[i];
+        for (int side = 0; side < 2; side++) {
+            const int64_t *cell = (int64_t *)r.e.results.device.codes.data +
+                                  code_stats_row(p, side) * CODE_CELLS;
+            bool coded = precision_site(p) < SITES && (side || p->form != FORM_EXPERT_GATE_UP);
+            EXPECT(coded == (cell[CODE_ELEMENTS] > 0 && cell[CODE_AMAX] > 0), "%s, %d: %lld elements",
+                   p->piece[0].name, side, (long long)cell[CODE_ELEMENTS]);
+            EXPECT(!cell[CODE_SATURATED] && !cell[CODE_NOT_FINITE],
+                   "%s, %d: %lld of %lld elements saturate, %lld of %lld groups are not finite",
+                   p->piece[0].name, side, (long long)cell[CODE_SATURATED], (long long)cell[CODE_ELEMENTS],
+                   (long long)cell[CODE_NOT_FINITE], (long long)cell[CODE_GROUPS]);
+        }
+    }
+    rig_close(&r), rig_close(&plain);
+}
+
 /* ---- near wide products ---- */
 
 static double cosine(const float *a, const float *b, int64_t n)
@@ -136,22 +186,29 @@ static void train_alone(const Case *c, double *loss, int steps)
     engine_close(&e);
 }
 
-/* Weights quantised once a step, or for each product. */
+/* Weights quantised once a step, or for each product; from masters or from weights. */
 static void kept_weights_change_no_bit(void)
 {
-    enum { SHORT = 3 };
-    double kept[SHORT], anew[SHORT], one[SHORT];
-    mode_case(" world=1", true, BF16, first_seed());
-    the_case.mode = (Mode){ .fp8 = true };
-    train_alone(&the_case, kept, SHORT);
-    the_case.mode.one = true;
-    train_alone(&the_case, one, SHORT);
-    the_case.mode.anew = true;
-    train_alone(&the_case, anew, SHORT);
-    EXPECT(!memcmp(kept, one, sizeof kept), "losses end at %.9g and %.9g in one layout", kept[SHORT - 1],
-           one[SHORT - 1]);
-    EXPECT(!memcmp(kept, anew, sizeof kept), "losses end at %.9g and %.9g", kept[SHORT - 1], anew[SHORT - 1]);
-    empty(&the_case);
+    enum { SHORT = 3, WAYS = 6 };
+    static const struct { const char *name; Mode mode; OptimStore store; } way[WAYS] = {
+        { "in place of bf16 weights", { .fp8 = true }, { .moments = F32 } },
+        { "in one layout", { .fp8 = true, .one = true }, { .moments = F32 } },
+        { "beside bf16 weights", { .fp8 = true, .beside = true }, { .moments = F32 } },
+        { "for each product", { .fp8 = true, .anew = true }, { .moments = F32 } },
+        { "for each product, split masters", { .fp8 = true }, { .moments = F32, .split = true } },
+        { "for each product, offloaded masters", { .fp8 = true },
+          { .moments = F32, .offload_fraction = 0.5, .offload_chunk = 512 } },
+    };
+    double   loss[WAYS][SHORT];
+    uint64_t seed = first_seed();
+    for (int i = 0; i < WAYS; i++) {
+        mode_case(" world=1", true, BF16, seed);
+        the_case.mode = way[i].mode, the_case.store = way[i].store;
+        train_alone(&the_case, loss[i], SHORT);
+        EXPECT(!memcmp(loss[i], loss[0], sizeof *loss), "%s: losses end at %.9g, not %.9g", way[i].name,
+               loss[i][SHORT - 1], loss[0][SHORT - 1]);
+        empty(&the_case);
+    }
 }
 
 /* The loss falls as it does with wide products. tests/precision.sh compares the demo. */
@@ -231,6 +288,8 @@ int main(void)
     RUN(words_are_checked);
     RUN(every_matrix_has_a_site);
     RUN(only_what_is_listed);
+    RUN(the_page_has_the_table);
+    RUN(codes_are_measured);
     RUN(grads_are_near);
     RUN(recompute_changes_no_bit);
     RUN(kept_weights_change_no_bit);

@@ -2,11 +2,12 @@
 """Records what the models of tests/gold compute with FP8 products: the cases of tests/gold_fp8.
 
     make_gold_fp8.py                             all cases, one folder each; run at the root of the repository
+    make_gold_fp8.py qwen3-next                  one of them
 
 Needs torch and transformers from PyPI. PyTorch casts to float8_e4m3fn; groups, scales and the choice of products are written
-here a second time, from docs/precision.md: y = x w' and dx = dy w of every linear layer but router and patch embedding have
-operands rounded to e4m3, rows in groups of 128, weights in blocks of 128 x 128, power-of-two scales; dw stays in f32. q, k
-and v are one weight, and so are gate and up; the router's weight multiplies the input of an expert's down product.
+here a second time, from docs/precision.md: y = x w' and dx = dy w of every linear layer but router, patch embedding, the
+gate of a shared expert and a tied head have operands rounded to e4m3, rows in groups of 128, weights in blocks of 128 x 128, power-of-two scales; dw stays in f32. q, k
+and v are one weight, and so are gate and up, and the inputs of a gated delta net; the router's weight multiplies the input of an expert's down product.
 
 A case uses the model and the inputs of a case of tests/gold, and adds:
 
@@ -16,6 +17,7 @@ A case uses the model and the inputs of a case of tests/gold, and adds:
 
 import json
 import os
+import sys
 
 import torch
 import transformers
@@ -24,6 +26,8 @@ from safetensors.torch import load_file, save_file
 import make_gold as gold
 
 BASES, CASES, GROUP = "tests/gold", "tests/gold_fp8", 128
+FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("in_proj_qkvz", "in_proj_ba"))
+ALL = ("moe-rawtopk", "vl-dense-bias", "vl-moe-mix", "deepseek-plain", "qwen3-next")
 PRODUCTS = ["experts", "attention", "mlp", "tower", "mergers", "head"]
 
 
@@ -94,15 +98,21 @@ def experts_forward(experts):
     return forward
 
 
+def takes(module):
+    """A linear layer; shared experts may have a width of 0."""
+    return isinstance(module, torch.nn.Linear) and module.weight.numel() > 0
+
+
 def quantize(model):
-    for module in model.modules():
+    for name, module in model.named_modules():
         if hasattr(module, "gate_up_proj") and hasattr(module, "num_experts"):
             module.forward = experts_forward(module)
-        if isinstance(module, torch.nn.Linear):
+        tied = getattr(module, "weight", None) is model.get_input_embeddings().weight
+        if takes(module) and not tied and not name.endswith(("shared_expert_gate", "mlp.gate")):
             module.forward = lambda x, m=module: product(x, m.weight, m.bias)
     for module in model.modules():
-        for names in (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")):
-            if all(isinstance(getattr(module, n, None), torch.nn.Linear) for n in names):
+        for names in FUSED:
+            if all(takes(getattr(module, n, None)) for n in names):
                 fuse([getattr(module, n) for n in names])
 
 
@@ -112,6 +122,7 @@ def make(name):
     model = gold.load_model(base)
     quantize(model)
     expected, without = gold.compute_expected(model, inputs)
+    expected = {name: t for name, t in expected.items() if t.numel()}
     info = {
         "base": os.path.relpath(base, folder), "precision": "fp8_block", "fp8_products": PRODUCTS,
         "transformers": transformers.__version__, "torch": torch.__version__, "loss": expected["loss"].item(),
@@ -120,6 +131,7 @@ def make(name):
     gap = gold.router_gap(expected, inputs, model.config)
     if gap is not None:
         info["router_gap"] = gap
+    if "aux_loss" in expected:
         info["aux_coef"] = gold.text_config(model.config).router_aux_loss_coef
     os.makedirs(folder, exist_ok=True)
     save_file(expected, os.path.join(folder, "expected.safetensors"))
@@ -129,5 +141,5 @@ def make(name):
     print(f"{name}: loss {info['loss']:.6f}, router gap {gap}")
 
 
-for case in ("moe-rawtopk", "vl-dense-bias"):
+for case in sys.argv[1:] or ALL:
     make(case)

@@ -70,6 +70,7 @@ Pass engine_pass(Engine *e, PassMode mode, int batch, int slot, Arena *scratch)
                    .full     = &e->conf.full,
                    .host     = e->host_act ? &e->host_act[slot] : NULL,
                    .row_loss = e->row_loss,
+                   .code_stats = e->measure_codes ? e->results.device.codes : (Tensor){ 0 },
                    .yielder  = engine_overlaps(e) ? &e->yielder : NULL };
 }
 
@@ -155,7 +156,8 @@ static void view_batch(Engine *e, int batch, int chunk, int slot)
 static GraphKey forward_key(const Engine *e, const LossScales *m)
 {
     return (GraphKey){ .phase = GRAPH_FORWARD, .carry = m->carry > 0, .dropout = m->dropout_seed != 0,
-                       .counting = e->count_experts, .row_loss = (intptr_t)e->row_loss.data };
+                       .counting = e->count_experts, .measuring = e->measure_codes,
+                       .row_loss = (intptr_t)e->row_loss.data };
 }
 
 /* Adds the choices of the routers to the results of the step. Tokens behind the last document are in no
@@ -203,7 +205,8 @@ void engine_run_backward(Engine *e, int batch, int chunk, int slot, Tensor gradi
     e->backward = begin_pass(e, FORWARD, batch, slot, scratch);
     e->backward.lane = engine_overlaps(e);
     bool dropout = e->view[slot].scales.dropout_seed != 0;
-    bool launched = engine_graph_begin(e, (GraphKey){ .phase = GRAPH_BACKWARD, .dropout = dropout });
+    bool launched = engine_graph_begin(e, (GraphKey){ .phase = GRAPH_BACKWARD, .dropout = dropout,
+                                                      .measuring = e->measure_codes });
     e->backwards++;
     if (launched) return;
     view_batch(e, batch, chunk, slot);

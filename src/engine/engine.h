@@ -62,7 +62,8 @@ typedef struct EngineConf {
     int64_t     panel_elems;             /* see Env */
     bool        fp8_dispatch;            /* tokens travel to experts in 8 bits in forward */
     bool        fp8_one_layout;          /* these have no transposed copy */
-    bool        fp8_weight_cache;        /* their weights are kept in 8 bits too (nn/fp8_weight.h) */
+    bool        fp8_weight_cache;        /* their weights are kept in 8 bits (nn/fp8_weight.h) */
+    bool        fp8_keep_wide;           /* and beside these in dtype: see ShardConf */
     bool        train, logits;           /* backward and optimizer; engine_compute_logits will be called */
     bool        deterministic;           /* equal runs give equal bits, see Backend */
     unsigned    graphs;                  /* what runs as graphs, by base/graph_scopes.h; 0: nothing */
@@ -147,6 +148,7 @@ typedef struct Engine {
     const AdamStep *adam_step;           /* (GROUP_N), on the device: of the update at hand */
     StepResults results;
     bool       count_experts;            /* forwards add the choices of the routers to the results */
+    bool       measure_codes;            /* products in 8 bits add what their codes lose to the results */
     double     waited;                   /* seconds that the host waited for the device in pipeline_run */
     Tensor     bias_counts;              /* (L, E) I32: choices of a step on all ranks; with conf.bias_rate */
     Tensor     step_counts;              /* (L, 1, E): expert counts of the step, with conf.aux_over_step */

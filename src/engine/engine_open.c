@@ -149,7 +149,9 @@ static int micros_of(const Ranks *r) { return r->micro > 0 ? r->micro : 1; }
 static Status open_results(Engine *e)
 {
     const TextShape *t = &e->model.shape.text;
+    bool fp8 = e->conf.train && precision_any(&e->conf.precision);
     StepResultsConf conf = { .tensors = params_tensors(&e->model.params),
+                             .coded   = fp8 ? 2 * e->model.params.n : 0,
                              .layers  = e->conf.train ? shape_routers(t) : 0, .experts = t->E,
                              .micros  = micros_of(&e->conf.ranks),
                              .rows    = e->conf.per_row_loss ? e->conf.budget.supervised : 0 };
@@ -165,7 +167,7 @@ static Status lay_out(Engine *e)
     int64_t sparse = shape_routers(&e->model.shape.text);
     shard_bind(&e->shard, &e->be, &e->arena[A_PARAM], &e->arena[A_GRAD], &e->arena[A_OPTIM],
                &e->arena[A_HOST]);
-    shard_keep_fp8(&e->shard, &e->arena[A_PARAM]);
+    shard_keep_fp8(&e->shard, &e->arena[A_PARAM], &e->arena[A_SCRATCH]);
     model_tables(&e->model, &e->arena[A_PARAM]);
     model_constants(&e->model, &e->be);
     TRY(open_results(e));
@@ -272,7 +274,7 @@ static Status open_shard(Engine *e)
                         .two_passes = engine_overlaps(e),
                         .state = o->moments, .split = o->split, .offload_fraction = o->offload_fraction,
                         .offload_chunk = o->offload_chunk, .base_codes = e->conf.lora.rank > 0,
-                        .one_layout = e->conf.fp8_one_layout };
+                        .one_layout = e->conf.fp8_one_layout, .keep_wide = e->conf.fp8_keep_wide };
     if (e->conf.base.format) shard.base = &e->conf.base;
     if (e->conf.fp8_weight_cache && precision_any(&e->conf.precision)) shard.fp8 = &e->conf.precision;
     if (!order) return fail(E_FIT, "no host memory for the order of units");

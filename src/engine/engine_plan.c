@@ -90,9 +90,9 @@ static void run_step_end(Engine *e)
     const OptimConf  o = { .adam = { .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1.0f, .step = 1 } };
     const LossScales m = { .aux = 1, .z = 1 };
     if (!e->conf.train) return;
-    e->count_experts = true;
+    e->count_experts = e->measure_codes = true;
     run_chunks(e, NULL, true);
-    e->count_experts = false;
+    e->count_experts = e->measure_codes = false;
     ledger_phase(&e->be.ledger, COST_UPDATE, 0, true);
     engine_add_slot_losses(e, 0, &m, true);
     engine_compute_grad_norm(e);

@@ -25,6 +25,7 @@ typedef struct GraphKey {
     int64_t slices, vlongest, veven, media;              /* of the pictures */
     int64_t carry, dropout;              /* LossScales.carry; whether there is dropout */
     int64_t counting, row_loss;          /* whether experts are counted; address of the losses of rows */
+    int64_t measuring;                   /* whether codes are measured */
     double  beta1, beta2, eps, decay, max_norm, decay_all, verdict;      /* GRAPH_UPDATE */
 } GraphKey;
 

@@ -207,6 +207,7 @@ void pipeline_queue(Engine *e, const PipelineStep *s, StepSums *out)
             e->pipe.shape.micros);
     count_step(out, e, s->micro, s->n);
     e->count_experts = step_stats_count_experts(s->stats) || e->conf.bias_rate > 0;
+    e->measure_codes = s->stats && s->stats->codes;
     engine_begin_step(e, s->n);
     run_schedule(&k);
     activity_micro_batch(-1, NULL);

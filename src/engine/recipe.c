@@ -229,6 +229,7 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
     TRY(recipe_frozen_base(e, c));
     e->fp8_weight_cache = c->memory.fp8_weight_cache;
     e->fp8_one_layout = !c->memory.fp8_transpose_cache;
+    e->fp8_keep_wide = c->memory.fp8_bf16_weights;
     TRY(recipe_precision(&e->precision, &c->train));
     e->fp8_dispatch = c->moe.fp8_dispatch;
     if (e->fp8_dispatch && !e->precision.fp8[SITE_EXPERTS][PRODUCT_Y])

@@ -19,6 +19,7 @@ static ResultBlock lay_out(char *at, const StepResultsConf *c, size_t *bytes)
     b.sums  = cut(at, &used, F64, SUMS, 0);
     b.guard = cut(at, &used, F64, GUARD_CELLS, 0);
     b.sumsq = cut(at, &used, F64, 1, 0), b.squares = cut(at, &used, F64, c->tensors, 0);
+    if (c->coded) b.codes = cut(at, &used, I64, c->coded, CODE_CELLS);
     if (c->layers) b.counts = cut(at, &used, I32, c->layers * COUNT_KINDS, c->experts);
     if (c->rows) b.row_loss = cut(at, &used, F32, c->micros * c->rows, 1);
     *bytes = used;
@@ -57,10 +58,18 @@ void step_results_close(StepResults *r, Backend *be)
     *r = (StepResults){ 0 };
 }
 
+/* An f64 of zero has the bits of an i64 of zero. */
+static void clear_codes(StepResults *r, Backend *be)
+{
+    int64_t n = t_count(r->device.codes);
+    op_fill(be, t_wrap(r->device.codes.data, F64, 1, &n), 0.0f);
+}
+
 void step_results_begin(StepResults *r, Backend *be)
 {
     op_fill(be, r->device.sums, 0.0f);
     if (t_has(r->device.counts)) op_fill(be, r->device.counts, 0.0f);
+    if (t_has(r->device.codes)) clear_codes(r, be);
 }
 
 Tensor step_results_counts(const ResultBlock *b, int64_t layer, int kind)

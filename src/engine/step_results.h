@@ -12,6 +12,7 @@
 
 typedef struct StepResultsConf {
     int64_t tensors;                     /* params_tensors */
+    int64_t coded;                       /* rows of Pass.code_stats; 0: no product runs in 8 bits */
     int64_t layers, experts;             /* MoE layers of the whole model, experts of each */
     int64_t micros, rows;                /* micro-batches of a step; rows of each with a loss; rows 0: none */
 } StepResultsConf;
@@ -23,6 +24,7 @@ typedef struct ResultBlock {
     Tensor sums;                         /* (SUMS) F64: losses of the step on this rank */
     Tensor guard;                        /* (GUARD_CELLS) F64, see op_step_verdict; lasts from step to step */
     Tensor sumsq, squares;               /* (1) and after it (tensors) F64: see optim_grad_norm */
+    Tensor codes;                        /* (coded, CODE_CELLS) I64: Pass.code_stats; absent without rows */
     Tensor counts;                       /* (layers * COUNT_KINDS, experts) I32; absent without layers */
     Tensor row_loss;                     /* (micros * rows, 1) F32; absent without rows */
 } ResultBlock;

@@ -14,6 +14,7 @@ void step_stats_add(const StepStats *w, const Engine *e, int slot, Stream *const
 {
     const ResultBlock *b = &e->results.slot[slot];
     if (step_stats_count_experts(w)) expert_counts_add(w->experts, b);
+    if (w && w->codes) code_losses_add(w->codes, b);
     if (!w || !w->sources || !w->sources->channels || !step_stats_has_rows(e)) return;
     for (int i = 0; i < n; i++)
         source_loss_add(w->sources, e, micro[i], w->doc[i], step_results_row_loss(&e->results, b, i).data);
@@ -22,5 +23,6 @@ void step_stats_add(const StepStats *w, const Engine *e, int slot, Stream *const
 void step_stats_sum_ranks(const StepStats *w, const Engine *e)
 {
     if (w->experts) expert_counts_sum_ranks(w->experts, e);
+    if (w->codes) code_losses_sum_ranks(w->codes, e);
     if (w->sources) source_loss_sum_ranks(w->sources, e);
 }

@@ -2,11 +2,13 @@
 #ifndef ENGINE_STEP_STATS_H
 #define ENGINE_STEP_STATS_H
 
+#include "engine/code_losses.h"
 #include "engine/expert_counts.h"
 #include "engine/source_loss.h"
 
-typedef struct StepStats {               /* experts and sources may be NULL */
+typedef struct StepStats {               /* experts, codes and sources may be NULL */
     ExpertCounts           *experts;
+    CodeLosses             *codes;
     SourceLoss             *sources;
     const LoaderDoc *const *doc;         /* doc[k]: the documents of micro-batch k */
 } StepStats;

@@ -8,7 +8,7 @@
 
 bool fp8_stage_takes(const Param *p)
 {
-    return t_has(p->shard.fp8.scale) && !t_has(p->shard.w);
+    return p->frozen && t_has(p->shard.fp8.scale) && !t_has(p->shard.w);
 }
 
 static int64_t rows_of(const Param *p) { return p->shard.shape[p->ndim - 2]; }

@@ -20,7 +20,7 @@ typedef struct Fp8Stage {
     pthread_mutex_t lock;                /* of `host` */
 } Fp8Stage;
 
-bool        fp8_stage_takes(const Param *p);                  /* p has codes and nothing else */
+bool        fp8_stage_takes(const Param *p);                  /* p is frozen and has codes alone */
 MUST Status fp8_stage_open(Fp8Stage *s, Backend *be, const ParamSet *params);
 void        fp8_stage_close(Fp8Stage *s);
 /* Parts that p is filled in, one after the other, on this backend. */

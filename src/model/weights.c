@@ -382,6 +382,9 @@ static Status fill_matrix(void *self, Backend *be, const Param *p, Tensor t, int
     return st ? st : done;
 }
 
+/* What the progress of loading is counted in: the weight, or the master of one that has no other memory. */
+static Tensor counted_tensor(const Param *p) { return t_has(p->shard.w) ? p->shard.w : p->shard.master; }
+
 /* Master and weights mostly need the same bytes of the file, so the larger of the two counts as read. */
 static Status load_param(void *arg, int64_t i)
 {
@@ -395,7 +398,7 @@ static Status load_param(void *arg, int64_t i)
     TRY(load_view(l, l->be, p, own, &read[0]));
     TRY(load_view(l, l->be, p, w, &read[1]));
     __atomic_add_fetch(&l->read, read[read[1] > read[0]], __ATOMIC_RELAXED);
-    meter_add(l->meter, read[read[1] > read[0]] * (int64_t)dtype_size((DType)p->shard.w.dtype));
+    meter_add(l->meter, read[read[1] > read[0]] * (int64_t)dtype_size((DType)counted_tensor(p).dtype));
     return OK;
 }
 
@@ -539,7 +542,7 @@ Status weights_load(Model *m, Backend *be, const SafeTensors *st, const Log *log
     double  bytes = 0;
     TRY(weights_check(m, st, log));
     for (int i = 0; i < m->params.n; i++)
-        if (!m->params.p[i]->adapter_of) bytes += (double)t_bytes(m->params.p[i]->shard.w);
+        if (!m->params.p[i]->adapter_of) bytes += (double)t_bytes(counted_tensor(m->params.p[i]));
     if (log) meter_open(&meter, log, "loading weights", METER_BYTES, bytes);
     Status s = weights_read(m, be, st, log ? &meter : NULL, &elements);
     if (log) meter_close(&meter);

@@ -148,7 +148,8 @@ static Status save_params(WeightSaver *s)
         const Param *p = s->m->params.p[i];
         if (p->adapter_of) continue;                             /* adapters are in PEFT files */
         TRY(fill_param(s, i));
-        bool   from_master = t_has(p->shard.master) && p->shard.master.dtype == F32 && s->dtype == F32;
+        bool   f32_master = t_has(p->shard.master) && p->shard.master.dtype == F32;
+        bool   from_master = f32_master && (s->dtype == F32 || !t_has(p->shard.w));
         Tensor t = from_master ? p->shard.master : p->shard.w;
         if (p->form != FORM_ROWS) {
             bool fused = s->m->shape.fused_experts && !in_codes(s, p);

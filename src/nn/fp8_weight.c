@@ -3,21 +3,21 @@
 
 #include "ops/quant.h"
 
-static Tensor place(Arena *a, DType d, Tensor w, int64_t rows, int64_t cols)
+static Tensor place(Arena *a, DType d, const Param *p, int64_t rows, int64_t cols)
 {
-    return w.rank == 3 ? t3(a, "fp8 weights", d, w.n[0], rows, cols) : t2(a, "fp8 weights", d, rows, cols);
+    if (p->ndim == 3) return t3(a, "fp8 weights", d, p->shard.shape[0], rows, cols);
+    return t2(a, "fp8 weights", d, rows, cols);
 }
 
 void fp8_weight_open(Param *p, Arena *a, bool transposed)
 {
-    Tensor  w = p->shard.w;
-    int64_t N = w.n[w.rank - 2], K = w.n[w.rank - 1];
+    int64_t N = p->shard.shape[p->ndim - 2], K = p->shard.shape[p->ndim - 1];
     QuantizedWeight *z = &p->shard.fp8;
-    *z = (QuantizedWeight){ .q     = place(a, E4M3, w, N, K),
-                            .scale = place(a, F32, w, quant_groups(N), quant_groups(K)) };
+    *z = (QuantizedWeight){ .q     = place(a, E4M3, p, N, K),
+                            .scale = place(a, F32, p, quant_groups(N), quant_groups(K)) };
     if (!transposed) return;
-    z->qt      = place(a, E4M3, w, K, N);
-    z->scale_t = place(a, F32, w, quant_groups(K), quant_groups(N));
+    z->qt      = place(a, E4M3, p, K, N);
+    z->scale_t = place(a, F32, p, quant_groups(K), quant_groups(N));
 }
 
 void fp8_weight_refresh(Backend *be, const Param *p)

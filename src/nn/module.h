@@ -83,11 +83,16 @@ struct Pass {
                                                      dropout */
     int64_t        first_row;                     /* index of row 0 of an input among all rows of the layer */
     const Aux     *aux;                           /* NULL: no router statistics are wanted */
+    Tensor         code_stats;                    /* see code_stats_row; absent: codes are not measured */
     const Cache   *cache;                         /* NULL: the documents are whole in the batch */
     Tensor         row_loss;                      /* (supervised, 1) f32: loss of every row, or absent */
     const Yielder *yielder;                       /* NULL: no other micro-batch can run meanwhile */
     int            lane;                          /* 1: of a backward that alternates with a forward; 0 */
 };
+
+/* Row of Pass.code_stats (2 params, CODE_CELLS), of ops/code_stats.c: of the rows that p multiplies in
+ * forward, x, or in backward, dy. */
+static inline int64_t code_stats_row(const Param *p, bool backward) { return 2 * p->index + backward; }
 
 /* Gives *slot memory that lasts until backward; true if the value must be computed now: in FORWARD and EVAL
  * always, in REPLAY only if it was dropped. */

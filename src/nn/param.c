@@ -18,6 +18,7 @@ static Param *param_add(ParamSet *s, Group g, Init init, Form form)
     REQUIRE(p, "no memory for parameter row %d", s->n);
     *p = (Param){ .group = g, .init = init, .form = form, .decay = true, .unit = s->unit,
                   .shard.is_writer = true, .grad_group = GR_tp_dp_cp };
+    p->index = s->n;
     return s->p[s->n++] = p;
 }
 

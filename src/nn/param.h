@@ -75,6 +75,7 @@ typedef struct ParamStep {
 } ParamStep;
 
 typedef struct Param {
+    int     index;                       /* in its ParamSet */
     int     ndim;
     int64_t shape[MAXDIM];               /* of the whole parameter, before any cut */
     Piece   piece[PARAM_PIECES];

@@ -15,6 +15,8 @@ static const SiteRow rows[SITES] = {
 
 const char *precision_words(void) { return "experts, attention, mlp, tower, mergers, head"; }
 
+const char *precision_site_word(Site s) { return rows[s].word; }
+
 static Status add_word(ProductPrecision *p, const char *word)
 {
     bool known = false;

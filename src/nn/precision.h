@@ -24,5 +24,6 @@ bool        precision_only_fp8(const ProductPrecision *p, const Param *w);
 /* Of a weight; SITES: it has no row. */
 Site        precision_site(const Param *w);
 const char *precision_words(void);                        /* of train.fp8_products, for messages */
+const char *precision_site_word(Site s);                  /* the one of a site */
 
 #endif

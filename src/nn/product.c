@@ -95,20 +95,35 @@ static Quantized quantized_weight(const Pass *c, WeightPart p)
     return z;
 }
 
+/* Adds what the codes of a product's rows lose to the statistics of the step, if they are wanted. A replay
+ * would count a forward twice. Rows that tokens become for their experts are not measured: where no
+ * backward reads them they exist as codes alone. */
+static void measure_codes(const Pass *c, WeightPart w, CodedRows x, Tensor offsets)
+{
+    enum { SAMPLE = 4096 };                                  /* rows; one in `every` of more than that */
+    if (!t_has(c->code_stats) || !t_has(x.x) || (!w.transposed && c->mode != FORWARD)) return;
+    Tensor  row = t_rows(c->code_stats, code_stats_row(w.of, w.transposed), 1);
+    int64_t every = (x.x.n[0] + SAMPLE - 1) / SAMPLE;
+    op_code_stats(c->be, t_wrap(row.data, I64, 1, &row.n[1]), x.x, x.q, x.scale, offsets, every ? every : 1);
+}
+
 static void fp8_product(const Pass *c, Tensor y, Tensor x, WeightPart w, Tensor bias, Tensor res)
 {
     ArenaMark mark = arena_mark(c->scratch);
     CodedRows a = quantized_rows(c, (CodedRows){ .x = x }, (ExpertRows){ .capacity = x.n[0] });
     Quantized b = quantized_weight(c, w);
+    measure_codes(c, w, a, none);
     op_gemm_fp8(c->be, y, a.q, a.scale, b.q, b.scale, bias, res);
     arena_reset(c->scratch, mark);
 }
 
-static void fp8_experts(const Pass *c, Tensor y, CodedRows x, WeightPart w, ExpertRows rows, LoraTerm lora)
+static void fp8_experts(const Pass *c, Tensor y, CodedRows x, WeightPart w, ExpertRows rows, LoraTerm lora,
+                        bool measured)
 {
     ArenaMark mark = arena_mark(c->scratch);
     CodedRows a = quantized_rows(c, x, rows);
     Quantized b = quantized_weight(c, w);
+    if (measured) measure_codes(c, w, a, rows.offsets);
     op_grouped_gemm_fp8(c->be, y, a.q, a.scale, b.q, b.scale, rows.offsets);
     if (t_has(lora.low_rank))
         op_grouped_scaled(c->be, y, lora.low_rank, lora.w, rows.offsets, 1.0f, lora.dropout,
@@ -221,13 +236,13 @@ static void wide_experts(const Pass *c, Tensor y, Tensor x, const Param *w, Expe
 
 void experts_y(const Pass *c, Tensor y, CodedRows x, const Param *w, ExpertRows rows, LoraTerm lora)
 {
-    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_experts(c, y, x, whole(w), rows, lora);
+    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_experts(c, y, x, whole(w), rows, lora, true);
     else wide_experts(c, y, x.x, w, rows, lora, GEMM_NT);
 }
 
 void experts_dx(const Pass *c, Tensor dx, CodedRows dy, const Param *w, ExpertRows rows, LoraTerm lora)
 {
-    if (product_is_fp8(c, w, PRODUCT_DX)) fp8_experts(c, dx, dy, transposed(w), rows, lora);
+    if (product_is_fp8(c, w, PRODUCT_DX)) fp8_experts(c, dx, dy, transposed(w), rows, lora, true);
     else wide_experts(c, dx, dy.x, w, rows, lora, GEMM_NN);
 }
 
@@ -280,7 +295,7 @@ void experts_act(const Pass *c, ExpertAct by, Tensor gu, CodedRows h, CodedRows 
         return;
     }
     if (fp8) {
-        fp8_experts(c, gu, x, whole(w), by.rows, lora);
+        fp8_experts(c, gu, x, whole(w), by.rows, lora, false);
         by.act->fwd(c->be, h.x, gu, by.gate, by.rows.offsets);
     } else {
         wide_act(c, by, gu, h.x, x.x, w, lora);
@@ -294,7 +309,7 @@ void experts_dact(const Pass *c, ExpertAct by, CodedRows dgu, Tensor dgate, Code
 {
     Tensor dh = t_cols(dgu.x, 0, dgu.x.n[1] / by.act->projections);
     bool   fp8 = product_is_fp8(c, w, PRODUCT_DX);
-    if (fp8) fp8_experts(c, dh, dout, transposed(w), by.rows, lora);
+    if (fp8) fp8_experts(c, dh, dout, transposed(w), by.rows, lora, true);
     if (fp8 && t_has(dgu.q) && by.act->bwd_fp8) {
         by.act->bwd_fp8(c->be, dgu, dgate, dh, gu, by.gate, by.rows.offsets);
         return;

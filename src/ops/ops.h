@@ -100,6 +100,9 @@ typedef struct Addends { int n; Addend at[ADDENDS]; } Addends;
 /* Elements from `at` on, flat, of a matrix (N, K) or a stack of them: ops/quantize_slice.c. */
 typedef struct WeightSlice { int64_t at, N, K; } WeightSlice;
 
+/* Counts of ops/code_stats.c. */
+enum { CODE_AMAX, CODE_ELEMENTS, CODE_FLUSHED, CODE_SATURATED, CODE_GROUPS, CODE_NOT_FINITE, CODE_CELLS };
+
 /* Codes of a frozen weight ([E,] N, K): ops/weight_code.h. q and scale:
  *   fp8    ([E,] N, K) e4m3; ([E,] ceil(N/128), ceil(K/128)) f32
  *   int8   ([E,] N, K) i8; (E N) f32

@@ -18,7 +18,8 @@
  * Weights that are only read by products in 8 bits (ShardConf.fp8) have buckets of their own: on levels 1 to
  * 3 codes are gathered in place of weights, and p->shard.fp8 is full where p->w would be; p->w is the slice.
  * A frozen base (base, base_codes) is in codes on level 0 too, and has no p->w: p->shard.codes, in fp8 also
- * p->shard.fp8.
+ * p->shard.fp8. On level 0 codes are made from f32 masters and replace p->w (shard_masters.c); keep_wide
+ * leaves p->w beside them.
  *
  * With MeshLayout.replicas > 1 slices are made inside a replica (groups shard_*) and summed across replicas
  * (groups copy_*).
@@ -68,6 +69,7 @@ typedef struct ShardConf {
     const BaseQuant *base;               /* frozen weights in codes alone; NULL: those of base_codes */
     const ProductPrecision *fp8;         /* products whose weights are kept in 8 bits; NULL: none are */
     bool        one_layout;              /* they have no transposed copy */
+    bool        keep_wide;               /* weights in dtype stay beside their codes on level 0 */
     bool        base_codes;              /* frozen weights of such products are in 8 bits alone */
     bool        overlap;               /* collectives overlap with compute; off: each is waited for at once */
     bool        two_passes;              /* a forward and a backward take turns inside layers (moe.overlap) */
@@ -86,6 +88,7 @@ typedef struct ShardBucket {
     bool    frozen;
     bool    coded;                       /* its weights are used in 8 bits alone (shard_codes.c) */
     CodeFormat format;                   /* of these codes */
+    bool    from_master;                 /* level 0: its weights are codes that masters make, without w */
     bool    buffers;                     /* frozen, f32, whole on every rank (Param.buffer) */
     int     level;
     Comm   *sum_comm, *shard_comm, *copy_comm;   /* all that sum; whose slices make the bucket; same slice */
@@ -144,6 +147,9 @@ typedef struct Shard {
     int64_t   most;                      /* elements of the largest offload chunk */
     int       chunks, asked, done;       /* offload chunks; of this step: copies started, chunks updated */
     int       buckets, units, slots, weight_buffers, micro;
+    Arena    *scratch;                   /* free between passes; holds `stage` while codes are made */
+    Tensor    stage;                     /* weights of some matrices of buckets that are from_master */
+    int64_t   stage_elems;
     CodeScales scales[2 * GR_N];
     int       scale_groups;
     int64_t   uses;                      /* counts gathers and uses of weights */
@@ -167,9 +173,10 @@ ShardSizes  shard_sizes(const Shard *s);                      /* bytes that shar
 /* Allocates everything and points every Param at its part. s must not move afterwards. host: pinned host
  * memory for offloaded state; may be NULL if there is none. */
 void        shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim, Arena *host);
-/* After shard_bind: places 8-bit copies of the other weights that ShardConf.fp8 has products for
- * (nn/fp8_weight.h), where all of a weight stays on this rank; each change of weights refreshes them. */
-void        shard_keep_fp8(Shard *s, Arena *param);
+/* After shard_bind: places codes of the other weights that ShardConf.fp8 has products for (nn/fp8_weight.h)
+ * where all of a weight stays on this rank: in place of the weight, or with keep_wide beside it; each change
+ * of weights remakes them. scratch is an arena that no pass uses while weights change. */
+void        shard_keep_fp8(Shard *s, Arena *param, Arena *scratch);
 /* To be called after weights were loaded or initialized, into param_load_view(p) where there is one, else
  * into shard_slice(p->w): sets the others of weight and master, and gathers the weights. */
 void        shard_refresh_weights(Shard *s);

@@ -94,6 +94,10 @@ void shard_prefetch_first(Shard *s)
 
 static void refresh_fp8(Shard *s, const ShardBucket *b)
 {
+    if (b->from_master) {
+        masters_refresh(s, b);
+        return;
+    }
     EACH_ITEM(i, s, b) fp8_weight_refresh(s->be, i->p);
 }
 
@@ -123,16 +127,21 @@ void weights_publish(Shard *s)
     for (int at = 0; at < s->units; at++) publish_codes(s, s->order[at]);
 }
 
-void shard_keep_fp8(Shard *s, Arena *param)
+static bool is_in_fp8_product(const ProductPrecision *p, const Param *w)
+{
+    Site site = precision_site(w);
+    return site < SITES && (p->fp8[site][PRODUCT_Y] || p->fp8[site][PRODUCT_DX]);
+}
+
+void shard_keep_fp8(Shard *s, Arena *param, Arena *scratch)
 {
     const ProductPrecision *p = s->conf.fp8;
+    s->scratch = scratch;
     EACH_BUCKET(b, s)
-        EACH_ITEM(i, s, b) {
-            Site site = precision_site(i->p);
-            if (p && b->level == 0 && !b->coded && site < SITES &&
-                (p->fp8[site][PRODUCT_Y] || p->fp8[site][PRODUCT_DX]))
+        EACH_ITEM(i, s, b)
+            if (b->from_master ||
+                (p && s->conf.keep_wide && b->level == 0 && !b->coded && is_in_fp8_product(p, i->p)))
                 fp8_weight_open(i->p, param, !s->conf.one_layout);
-        }
 }
 
 void shard_wait_weights(Shard *s)
@@ -146,11 +155,14 @@ void shard_refresh_weights(Shard *s)
     state_discard(s);
     for (int i = 0; i < s->conf.params->n; i++) {
         const Param *p = s->conf.params->p[i];
-        if (t_has(p->shard.master) && p->shard.len)
+        if (t_has(p->shard.master) && t_has(p->shard.w) && p->shard.len)
             op_set_weight(s->be, shard_slice(p, p->shard.w), shard_slice(p, p->shard.master),
                           param_load_view(p).t);
     }
+    ArenaMark mark;
+    masters_stage(s, &mark);
     for (int at = 0; at < s->units; at++) weights_changed(s, s->order[at]);
+    masters_unstage(s, mark);
     weights_publish(s);
     codes_agree_scales(s, true);
     EACH_BUCKET(b, s)

@@ -39,6 +39,15 @@ static Holds holds_of(const Param *p)
     return p->buffer ? HOLDS_BUFFERS : p->frozen ? HOLDS_FROZEN : HOLDS_TRAINED;
 }
 
+/* As what a weight is stored: itself, codes that ranks gather or of a base, or codes that masters make. */
+typedef enum { STORED_WEIGHTS, STORED_CODES, STORED_MASTERS, STORED_N } Stored;
+
+static Stored stored_of(const ShardConf *c, const Param *p, int level)
+{
+    if (codes_replace(c, p, level)) return STORED_CODES;
+    return masters_replace(c, p, level) ? STORED_MASTERS : STORED_WEIGHTS;
+}
+
 static void set_comms(ShardBucket *b, const Mesh *mesh, const SumGroup *of)
 {
     if (!mesh) return;
@@ -55,13 +64,14 @@ static int64_t grid_of(const ShardConf *c, Holds holds)
 }
 
 /* Adds the bucket of the parameters of a unit that are summed over one group, if there are any. */
-static void add_bucket(Shard *s, int unit, const SumGroup *of, Holds holds, bool coded)
+static void add_bucket(Shard *s, int unit, const SumGroup *of, Holds holds, Stored stored)
 {
     const ShardConf *c = &s->conf;
     int64_t grid = grid_of(c, holds);
     ShardBucket b = { .unit = unit, .sums = of->sums, .frozen = holds != HOLDS_TRAINED,
-                      .buffers = holds == HOLDS_BUFFERS, .coded = coded,
-                      .format = coded ? codes_format(c, holds != HOLDS_TRAINED) : CODE_NONE };
+                      .buffers = holds == HOLDS_BUFFERS, .coded = stored == STORED_CODES,
+                      .from_master = stored == STORED_MASTERS };
+    if (b.coded) b.format = codes_format(c, b.frozen);
     bool tied = false;
     set_comms(&b, c->params->mesh, of);
     b.level = level_of(c, &b);
@@ -69,7 +79,7 @@ static void add_bucket(Shard *s, int unit, const SumGroup *of, Holds holds, bool
     for (int i = 0; i < c->params->n; i++) {
         Param *p = c->params->p[i];
         if (p->unit != unit || p->grad_group != of->sums || holds_of(p) != holds) continue;
-        if (codes_replace(c, p, b.level) != coded) continue;
+        if (stored_of(c, p, b.level) != stored) continue;
         s->item[b.first + b.n++] = (ShardItem){ p, b.elems, is_matrix_product(c, p) };
         b.elems += round_up(param_local(p), grid);
         tied |= p == c->tied;
@@ -90,9 +100,9 @@ static void make_buckets(Shard *s)
 {
     for (int u = 0; u < s->units; u++) {
         s->unit[u] = (ShardUnit){ .first = s->buckets, .shape = -1, .held = -1, .slot = -1 };
-        for (int kind = 0; kind < 2 * HOLDS_N; kind++)
+        for (int kind = 0; kind < STORED_N * HOLDS_N; kind++)
             for (int g = 0; g < SUM_GROUPS; g++)
-                add_bucket(s, u, &sum_groups[g], (Holds)(kind / 2), kind % 2);
+                add_bucket(s, u, &sum_groups[g], (Holds)(kind / STORED_N), (Stored)(kind % STORED_N));
         s->unit[u].n = s->buckets - s->unit[u].first;
     }
 }
@@ -179,6 +189,7 @@ Status shard_open(Shard *s, const ShardConf *conf)
     make_buckets(s);
     set_slices(s);
     assign_buffers(s);
+    masters_open(s);
     for (int i = 0; i < s->slots; i++) s->grads[i] = -1;
     s->conf.order = NULL;
     Status st = state_open(s);
@@ -225,6 +236,7 @@ void weights_point(Shard *s, ShardBucket *b, bool whole)
         codes_point(s, b, whole);
         return;
     }
+    if (b->from_master) return;                              /* p->shard.w stays absent */
     EACH_ITEM(i, s, b)
         i->p->shard.w = whole ? full_view(i, b->w) : slice_view(i, b, b->own_w);
 }
@@ -256,7 +268,8 @@ typedef struct Needs { bool w, own_w, g, own_g; } Needs;
 
 static Needs needs_of(const ShardBucket *b)
 {
-    return (Needs){ .w = b->level < 3 && !b->coded, .own_w = b->coded ? !b->frozen : b->level == 3,
+    return (Needs){ .w = b->level < 3 && !b->coded && !b->from_master,
+                    .own_w = b->coded ? !b->frozen : b->level == 3,
                     .g = !b->frozen && b->level < 2, .own_g = !b->frozen && b->level >= 2 };
 }
 

@@ -46,6 +46,13 @@ void   base_bind(const Shard *s, ShardBucket *b, Arena *param);
 void   base_point(Shard *s, ShardBucket *b, bool whole);
 void   codes_transpose(Shard *s, const ShardBucket *b);               /* codes were gathered */
 
+/* shard_masters.c */
+bool   masters_replace(const ShardConf *c, const Param *p, int level);  /* p belongs in such a bucket */
+void   masters_open(Shard *s);                     /* sets stage_elems */
+void   masters_stage(Shard *s, ArenaMark *mark);   /* takes `stage` from scratch; masters_unstage frees it */
+void   masters_unstage(Shard *s, ArenaMark mark);
+void   masters_refresh(Shard *s, const ShardBucket *b);              /* codes of masters that have changed */
+
 /* shard_state.c */
 Status state_open(Shard *s);                       /* chooses the offloaded buckets and their chunks */
 void   state_sizes(const Shard *s, ShardSizes *z);

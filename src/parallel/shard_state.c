@@ -192,11 +192,12 @@ static bool same_hyperparameters(const Param *p, const Param *q)
     return is_updated(q) && p->decay == q->decay && p->group == q->group;
 }
 /* Elements [from, to) of the slice; `state` begins at element `at`. */
-static ShardRange range_of(const ShardBucket *b, const Param *p, int64_t from, int64_t to, int64_t at,
-                           const StateBuffers *state)
+static ShardRange range_of(const Shard *s, const ShardBucket *b, const Param *p, int64_t from, int64_t to,
+                           int64_t at, const StateBuffers *state)
 {
     int64_t n = to - from;
-    return (ShardRange){ .p = p, .w = t_rows(b->own_w, from, n), .g = t_rows(b->own_g, from, n),
+    Tensor  w = b->from_master ? t_rows(s->stage, 0, n) : t_rows(b->own_w, from, n);
+    return (ShardRange){ .p = p, .w = w, .g = t_rows(b->own_g, from, n),
                          .state = state_rows(state, from - at, n) };
 }
 
@@ -223,7 +224,7 @@ static bool step_range(Shard *s, const ShardBucket *b, int64_t at, int64_t n, co
         if (from < at) from = at;
         if (to > at + n) to = at + n;
         if (from >= to) continue;
-        ShardRange x = range_of(b, i->p, from, to, at, state);
+        ShardRange x = range_of(s, b, i->p, from, to, at, state);
         step(self, &x);
         any = true;
     }
@@ -241,15 +242,29 @@ static void step_offloaded(Shard *s, const ShardBucket *b, ShardRangeFn *step, v
     }
 }
 
+/* The updated weights, which adamw writes, have no memory but s->stage: codes are made from the masters. */
+static void step_masters(Shard *s, const ShardBucket *b, ShardRangeFn *step, void *self)
+{
+    for (int64_t at = 0; at < b->slice; at += s->stage_elems) {
+        int64_t      n = b->slice - at < s->stage_elems ? b->slice - at : s->stage_elems;
+        StateBuffers here = state_rows(&b->state, at, n);
+        step_range(s, b, at, n, &here, step, self);
+    }
+}
+
 void shard_step(Shard *s, ShardRangeFn *step, void *self)
 {
+    ArenaMark mark;
+    masters_stage(s, &mark);
     for (int u = 0; u < s->units; u++) {
         EACH_IN_UNIT(b, s, u) {
-            if (b->offloaded)           step_offloaded(s, b, step, self);
-            else if (has_state(b)) step_range(s, b, 0, b->slice, &b->state, step, self);
+            if (b->offloaded)        step_offloaded(s, b, step, self);
+            else if (b->from_master) step_masters(s, b, step, self);
+            else if (has_state(b))   step_range(s, b, 0, b->slice, &b->state, step, self);
         }
         if (s->unit[u].n) weights_changed(s, u);
     }
+    masters_unstage(s, mark);
     weights_publish(s);
     state_discard(s);
     shard_prefetch_first(s);

@@ -183,6 +183,17 @@ static void draw_sources(Report *r)
     draw_prefixed(r, &right, "eval/accuracy_by_source/", CURVE_DOTS);
 }
 
+/* By words of train.fp8_products, of rows x and dy. */
+static void draw_codes(Report *r)
+{
+    static const ChartRow amax = { "Largest values in 8 bits", "of the rows that products read", CHART_LOG,
+                                   true, { { 0 } } };
+    static const ChartRow flushed = { "Values that 8 bits make zero", "% of the rows that products read",
+                                      CHART_ZERO | CHART_PERCENT, true, { { 0 } } };
+    draw_prefixed(r, &amax, "fp8/amax/", CURVE_LINE);
+    draw_prefixed(r, &flushed, "fp8/flushed/", CURVE_LINE);
+}
+
 /* Draws the communication of each group of ranks (comm/mesh.h). */
 static void draw_communication(Report *r)
 {
@@ -202,6 +213,7 @@ void part_learning(Report *r)
     page_section(&r->page, "learning", "Learning");
     DRAW(r, learning);
     draw_sources(r);
+    draw_codes(r);
     if (r->counts.charts == charts)
         page_add(&r->page, NULL, block_text("empty wide", "No curves: metrics.jsonl has no losses."));
 }

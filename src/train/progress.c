@@ -278,6 +278,25 @@ static int perf_scalars(const Progress *p, Scalar *out)
     return k;
 }
 
+static void put_code_loss(Progress *p, const char *word, CodedSide side, const CodeLoss *x)
+{
+    const Scalar s[] = { { "amax", x->amax }, { "flushed", ratio(x->flushed, x->elements) },
+                         { "saturated", x->saturated }, { "not_finite", x->not_finite } };
+    char name[64];
+    for (size_t i = 0; i < sizeof s / sizeof *s; i++) {
+        snprintf(name, sizeof name, "fp8/%s/%s/%s", s[i].name, word, coded_side_name(side));
+        put(p, p->sum.step, name, s[i].value);
+    }
+}
+
+static void put_code_losses(Progress *p)
+{
+    for (int i = 0; i < SITES && p->codes; i++)
+        for (int side = 0; side < CODED_ROWS; side++)
+            if (p->codes->site[i][side].groups > 0)
+                put_code_loss(p, precision_site_word((Site)i), (CodedSide)side, &p->codes->site[i][side]);
+}
+
 /* The layers of experts and the sources of data are as many as the run has: their numbers are put one by
  * one. */
 static Status write_line(Progress *p, const ExpertCounts *experts, const SourceLoss *sources)
@@ -291,6 +310,7 @@ static Status write_line(Progress *p, const ExpertCounts *experts, const SourceL
     metrics_begin(p->metrics, step);
     for (int i = 0; i < n; i++) put_scalar(p, step, s[i].name, s[i].value);
     put_comm(p);
+    put_code_losses(p);
     for (int64_t l = 0; l < experts->layers; l++) {
         snprintf(name, sizeof name, "moe/max_over_mean/layer_%02" PRId64, experts->layer[l]);
         put_scalar(p, step, name, expert_counts_imbalance(experts, l));

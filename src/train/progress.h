@@ -26,11 +26,20 @@
  *
  * perf/time_vision and the like are seconds of a step in each part, mean over ranks, waits included.
  *
+ * With train.precision = fp8_block (engine/code_losses.h), for each word of train.fp8_products, of the rows x
+ * that forward multiplies and the rows dy that backward does, in the step that ends the line:
+ *
+ *   fp8/amax/experts/x         the largest magnitude
+ *   fp8/flushed/experts/x      share of the values that became zero
+ *   fp8/saturated/experts/x    values above the range of their group, fp8/not_finite/...: groups with an
+ *                              infinite or NaN value; counts
+ *
  * In metrics.jsonl and TensorBoard shares are fractions of 1. mem/peak_gib is mem/measured_gib under its
  * old name. */
 #ifndef TRAIN_PROGRESS_H
 #define TRAIN_PROGRESS_H
 
+#include "engine/code_losses.h"
 #include "engine/pipeline_run.h"
 #include "train/guard.h"
 #include "train/mlflow.h"
@@ -70,6 +79,7 @@ typedef struct Progress {
     int          ranks;
     double       planned, device_memory; /* bytes: of the arenas; of the device */
     const GraphCache *graphs;            /* NULL: steps run eagerly */
+    const CodeLosses *codes;             /* NULL: no product runs in 8 bits */
     double       measured;               /* highest StepReport.memory_used so far */
     int64_t      n, losses, skipped;     /* steps of the line; those with a loss; skipped in the run */
     StepReport   sum;

@@ -66,6 +66,7 @@ static Status open_engine(Trainer *t)
     TRY(trainable_open(&t->trainable, &t->source.shape, conf->frozen, &conf->lora));
     TRY(zero_grad_open(&t->zero_grad, &t->engine.model, t->recipe->train.max_zero_steps));
     TRY(open_source_losses(t));
+    TRY(code_losses_open(&t->code_losses, &t->engine));
     return expert_counts_open(&t->expert_counts, &t->engine);
 }
 
@@ -243,6 +244,7 @@ static void open_progress(Trainer *t)
     t->progress.log = &t->log, t->progress.metrics = &t->metrics, t->progress.board = &t->board;
     t->progress.mlflow = t->mlflow;
     t->progress.steps = t->steps, t->progress.every = t->recipe->log.logging_steps;
+    t->progress.codes = &t->code_losses;
     t->progress.aux_coeff = t->expert_counts.layers ? (double)e->conf.aux_coeff : 0;
     t->progress.graphs = e->graphs.be ? &e->graphs : NULL;
     t->progress.skipped = t->guard.skipped, t->progress.ranks = t->place.world;
@@ -397,6 +399,7 @@ void trainer_close(Trainer *t)
     checkpoint_async_close(&t->checkpointer);
     loader_close(t->loader), loader_close(t->eval_loader);
     expert_counts_close(&t->expert_counts);
+    code_losses_close(&t->code_losses);
     source_loss_close(&t->source_loss);
     eval_sources_close(&t->eval_sources);
     zero_grad_close(&t->zero_grad);

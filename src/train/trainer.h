@@ -87,6 +87,7 @@ struct Trainer {
     ZeroGradCheck zero_grad;
     TrainableSummary trainable;
     ExpertCounts  expert_counts;
+    CodeLosses    code_losses;
     SourceLoss    source_loss;
     EvalSources   eval_sources;
     Progress      progress;

@@ -227,7 +227,8 @@ static Status report_step(Trainer *t, const StepReport *r, Status st)
     if (progress_due(&t->progress, r->step) || save_due(t, r->step)) defer_error(t, trainer_keep_folder(t));
     defer_error(t, progress_step(&t->progress, r, &t->expert_counts, &t->source_loss));
     if (progress_due(&t->progress, r->step))
-        expert_counts_end_line(&t->expert_counts), source_loss_clear(&t->source_loss);
+        expert_counts_end_line(&t->expert_counts), code_losses_end_line(&t->code_losses),
+            source_loss_clear(&t->source_loss);
     if (st) return fail(st, "%s", why);                      /* hides an error of progress_step */
     if (first && t->first) {
         defer_error(t, trainer_write_plan(t, &r->sums.model));

@@ -61,10 +61,14 @@ static void measure_memory(const Trainer *t, StepReport *r)
 
 /* ---- begin ---- */
 
+/* The same on all ranks. */
+static bool measures_codes(const Trainer *t) { return precision_any(&t->engine.conf.precision); }
+
 static StepStats stats_of(Trainer *t, const StepInFlight *f)
 {
-    return (StepStats){ .experts = f->shown ? &t->expert_counts : NULL, .sources = &t->source_loss,
-                        .doc = f->in.doc };
+    return (StepStats){ .experts = f->shown ? &t->expert_counts : NULL,
+                        .codes = f->shown && measures_codes(t) ? &t->code_losses : NULL,
+                        .sources = &t->source_loss, .doc = f->in.doc };
 }
 
 static void start_clocks(Trainer *t, const StepInFlight *f)
@@ -275,6 +279,13 @@ static Status stop_for_zero_grads(const Trainer *t)
     return fail(E_CHECK, "%s", why);
 }
 
+/* Only the stage that has a tensor knows its name: all ranks agree on the message, the first one logs it. */
+static void warn_of_code_losses(Trainer *t)
+{
+    if (measures_codes(t) && trainer_agree_status(t, code_losses_check(&t->code_losses)))
+        log_warn(&t->log, "%s", status_text());
+}
+
 static void complete_report(Trainer *t, StepInFlight *f)
 {
     Engine   *e = &t->engine;
@@ -287,6 +298,7 @@ static void complete_report(Trainer *t, StepInFlight *f)
                                                e->results.slot[f->slot].sumsq.data, f->lr);
     sum_ranks(t, &f->r);
     if (f->shown) measure_memory(t, &f->r), report_comm_time(t, &f->r), step_stats_sum_ranks(&stats, e);
+    if (f->shown) warn_of_code_losses(t);
 }
 
 /* Seconds on the clock of the device: the host may read results long after the device has them. */
