@@ -285,7 +285,7 @@ static void put_code_loss(Progress *p, const char *word, CodedSide side, const C
     char name[64];
     for (size_t i = 0; i < sizeof s / sizeof *s; i++) {
         snprintf(name, sizeof name, "fp8/%s/%s/%s", s[i].name, word, coded_side_name(side));
-        put(p, p->sum.step, name, s[i].value);
+        put_scalar(p, p->sum.step, name, s[i].value);
     }
 }
 
