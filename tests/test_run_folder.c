@@ -164,6 +164,18 @@ static void models_alone_are_not_resumed(void)
                 "save_only_model");
 }
 
+/* A checkpoint whose manifest names too few files is not loaded, and the run does not start over in silence. */
+static void damaged_checkpoints_are_not_replaced(void)
+{
+    Path manifest;
+    EXPECT_OK(train("torn", "train.max_steps=2\ncheckpoint.save_steps=2"));
+    EXPECT_OK(path_join(manifest, lab_path("torn"), "checkpoint-2/MANIFEST.json"));
+    EXPECT_OK(file_write(manifest, "{}", 2));
+    EXPECT_FAIL(try_open("torn", "train.max_steps=4\ncheckpoint.resume_from_checkpoint=auto"), E_DATA,
+                "none of its 1 checkpoints is whole");
+    EXPECT(has("torn", "checkpoint-2") && has("torn", "metrics.jsonl"), "nothing is removed");
+}
+
 static void space_is_counted(void)
 {
     struct cfg_checkpoint c = {
@@ -235,6 +247,7 @@ int main(void)
     RUN(a_removed_folder_is_made_again);
     RUN(any_checkpoint_is_a_model);
     RUN(models_alone_are_not_resumed);
+    RUN(damaged_checkpoints_are_not_replaced);
     RUN(space_is_counted);
     RUN(best_is_rewound);
     RUN(spikes_need_history);

@@ -177,6 +177,15 @@ Status checkpoint_find(Path path, const char *dir, const Log *log)
     return OK;
 }
 
+int checkpoint_count(const char *dir)
+{
+    struct dirent **entry;
+    int n = scandir(dir, &entry, is_checkpoint, NULL);
+    for (int i = 0; i < n; i++) free(entry[i]);
+    if (n >= 0) free(entry);
+    return n > 0 ? n : 0;
+}
+
 bool checkpoint_is(const char *path) { return folder_has(path, "state"); }
 
 Status checkpoint_refuse_run_folder(const char *path)

@@ -68,6 +68,9 @@ void        checkpoint_remove_tmp(const char *dir);
  * warning. path is "" if there is none. */
 MUST Status checkpoint_find(Path path, const char *dir, const Log *log);
 
+/* How many checkpoints a run's folder has, damaged ones included. */
+int         checkpoint_count(const char *dir);
+
 /* Compares sizes and hashes of all files with the manifest; E_DATA names the file that differs. */
 MUST Status checkpoint_verify(const char *path);
 

@@ -108,6 +108,17 @@ static Status refuse_only_model(const char *path)
                 path, path);
 }
 
+/* A run whose checkpoints are all damaged must not start over in silence and write over what is left. */
+static Status refuse_damaged(const RunFolder *r)
+{
+    int n = *r->resume ? 0 : checkpoint_count(r->dir);
+    if (!n) return OK;
+    return fail(E_DATA,
+                "%s: none of its %d checkpoints is whole (the warnings above name what is wrong), so the run "
+                "cannot resume; restore a checkpoint, or start again with another checkpoint.output_dir",
+                r->dir, n);
+}
+
 static Status find_newest(RunFolder *r, bool adapters)
 {
     const Log log = { .world = 1, .least = LOG_WARN };
@@ -115,6 +126,7 @@ static Status find_newest(RunFolder *r, bool adapters)
     TRY(path_join(link, r->dir, "last"));
     if (realpath(link, last)) TRY(refuse_kind(last, adapters));
     TRY(checkpoint_find(r->resume, r->dir, &log));
+    TRY(refuse_damaged(r));
     TRY(refuse_only_model(r->resume));
     return *r->resume ? refuse_kind(r->resume, adapters) : OK;
 }

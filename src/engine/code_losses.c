@@ -96,8 +96,8 @@ static Status name_tensor(const CodedTensor *t)
     const char     *word = precision_site_word(precision_site(t->p));
     return fail(E_CHECK,
                 "%s: the rows %s that it multiplies lose much in 8 bits, in %d lines in a row: %.3g %% "
-                "became zero, %.0f saturated, %.0f of %.0f groups are not finite; list train.fp8_products without "
-                "%s, or set train.precision=bf16", t->p->piece[0].name, coded_side_name(t->side),
+                "became zero, %.0f saturated, %.0f of %.0f groups are not finite; list train.fp8_products "
+                "without %s, or set train.precision=bf16", t->p->piece[0].name, coded_side_name(t->side),
                 CODE_LOSS_LINES, x->elements > 0 ? 100 * x->flushed / x->elements : 0.0, x->saturated,
                 x->not_finite, x->groups, word);
 }
