@@ -164,7 +164,7 @@ static void models_alone_are_not_resumed(void)
                 "save_only_model");
 }
 
-/* A checkpoint whose manifest names too few files is not loaded, and the run does not start over in silence. */
+/* A checkpoint with a damaged manifest is not loaded, and the run does not start over in silence. */
 static void damaged_checkpoints_are_not_replaced(void)
 {
     Path manifest;
