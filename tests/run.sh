@@ -71,6 +71,7 @@ for i in "${!tests[@]}"; do
     rc=0 ms=0; [ ! -e "$dir/$i.end" ] || read -r rc ms <"$dir/$i.end"
     print_test "$(basename "${tests[$i]}")" "$dir/$i.log" "$rc" "$ms"
 done
-workers=()
+wait "${workers[@]}"                     # a worker that still looks for tests would find them untaken in a
+workers=()                               # folder that is being removed, and run them again
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

@@ -231,10 +231,10 @@ __device__ inline void unit_codes(float (&x)[UNIT], const Decode &d, const Table
     uint2 two = *(const uint2 *)(d.q + i);
     if (FORMAT == CODE_FP8) {
         e4m3_pairs(x, two.x), e4m3_pairs(x + 4, two.y);
-        return;
+    } else {
+        #pragma unroll
+        for (int k = 0; k < UNIT; k++) x[k] = (float)(int8_t)((k < 4 ? two.x : two.y) >> k % 4 * 8 & 255);
     }
-    #pragma unroll
-    for (int k = 0; k < UNIT; k++) x[k] = (float)(int8_t)((k < 4 ? two.x : two.y) >> k % 4 * 8 & 255);
 }
 
 /* Rows, columns and widths are multiples of 8; bf16. Units of 8 are counted over the tile, fewer than 2^31.
