@@ -125,7 +125,8 @@ static Status write_parts(const char *path, const CachePart *part, int parts)
     FILE *f = fopen(tmp, "wbe");
     if (!f) return fail(E_IO, "%s: %s", tmp, strerror(errno));
     bool good = fwrite(&h, sizeof h, 1, f) == 1;
-    for (int i = 0; i < parts; i++) good = good && fwrite(part[i].bytes, 1, part[i].n, f) == part[i].n;
+    for (int i = 0; i < parts && good; i++)
+        good = !part[i].n || fwrite(part[i].bytes, 1, part[i].n, f) == part[i].n;
     good = !fclose(f) && good;
     if (good && !rename(tmp, path)) return OK;
     Status st = fail(E_IO, "%s: %s", path, strerror(errno));
