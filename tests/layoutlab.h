@@ -419,10 +419,13 @@ static inline void expect_layout_agrees(Case *c, uint64_t seed, bool (*differs)(
     EXPECT(!bad, "%llu%s: %s", (unsigned long long)seed, how, case_text(c));
 }
 
+/* The same for every test of a program, so that TREB_SEED with the printed number repeats a failure. */
 static inline uint64_t first_seed(void)
 {
-    const char *s = getenv("TREB_SEED");
-    return s ? strtoull(s, NULL, 10) : (uint64_t)time(NULL);
+    static uint64_t seed;
+    const char     *given = getenv("TREB_SEED");
+    if (!seed) seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    return seed;
 }
 
 static inline int number(const char *name, int otherwise)

@@ -225,10 +225,20 @@ static void ranks_have_the_same_dropout_mask(void)
     }
 }
 
-/* Models of text have no modules of a tower. */
+/* Models of text have no modules of a tower, and families differ in the name of the router. */
+static const Kind *text_kind(const Case *c, uint64_t seed)
+{
+    static const char *words[3];
+    static WordList    target;
+    static Kind        kind;
+    words[0] = every[0], words[1] = shape_names(&c->shape)->router, words[2] = every[2];
+    target = (WordList){ words, 3 }, kind = kinds[seed % 2], kind.conf.target = &target;
+    return &kind;
+}
+
 static const Kind *drawn_kind(const Case *c, uint64_t seed)
 {
-    if (!c->shape.vision.depth) return &kinds[seed % 2];
+    if (!c->shape.vision.depth) return text_kind(c, seed);
     return c->shape.text.tied ? &tied_kind : &kinds[seed % DRAWN];
 }
 
