@@ -129,8 +129,8 @@ static void every_level(void)
 }
 
 /* Blocks of coded moments are those of whole parameters at every level: losses have the same bits wherever
- * the slices of ranks begin. Levels 2 and 3 sum over ranks in every micro-batch, levels 0 and 1 once a step: a
- * last bit of a gradient may select another code, so that their losses are near each other. */
+ * the slices of ranks begin. Levels 2 and 3 sum over ranks in every micro-batch, levels 0 and 1 once a step:
+ * a last bit of a gradient may select another code, so that their losses are near each other. */
 static void sharding_leaves_blocks_whole(void)
 {
     RankResult want[MOST];
@@ -144,8 +144,8 @@ static void sharding_leaves_blocks_whole(void)
         EXPECT(!failure.any, "zero %d: %s", zero, failure.text);
         for (int r = 0; zero == 2 && r < c->rule.world; r++)
             for (int i = 0; i < SHORT; i++)
-                EXPECT(fabs(results[r].loss[i] / want[r].loss[i] - 1) < 1e-3, "zero 2, rank %d, step %d: %g, %g",
-                       r, i, results[r].loss[i], want[r].loss[i]);
+                EXPECT(fabs(results[r].loss[i] / want[r].loss[i] - 1) < 1e-3,
+                       "zero 2, rank %d, step %d: %g, %g", r, i, results[r].loss[i], want[r].loss[i]);
         if (zero % 2 == 0) memcpy(want, results, sizeof want);
         for (int r = 0; r < c->rule.world; r++)
             EXPECT(!memcmp(results[r].loss, want[r].loss, sizeof want[r].loss),
