@@ -126,9 +126,3 @@ Status bench_ceiling(Ceiling *c, Backend *be, Arena *a, DType d)
     arena_reset(a, mark);
     return backend_sync(be);
 }
-
-Status bench_dtype(DType *d, const char *text)
-{
-    TRY(dtype_parse(d, text));
-    return *d == F32 || *d == BF16 ? OK : fail(E_CONFIG, "--dtype %s: f32 or bf16", text);
-}

@@ -21,9 +21,6 @@ double      bench_best(Backend *be, BenchFn *fn, void *arg, int repeats);
 const char *bench_gemm_name(bool host);
 MUST Status bench_ceiling(Ceiling *c, Backend *be, Arena *a, DType d);
 
-/* --dtype: f32 or bf16. */
-MUST Status bench_dtype(DType *d, const char *text);
-
 /* A whole step over what hw says of it: what ops take more beside each other than each alone. */
 struct Hardware;
 MUST Status bench_together(double *ratio, const struct Hardware *hw, const char *backend, DType d);

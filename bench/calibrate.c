@@ -404,7 +404,7 @@ static Status run_calibrate(int argc, char **argv)
     bool  gpu = !strcmp(backend, "cuda");
     Calib k = { .s = gpu ? setup_gpu : small, .repeats = (int)a.repeats, .gpu = gpu };
     k.s.best = true;
-    TRY(bench_dtype(&k.s.d, a.dtype ? a.dtype : gpu ? "bf16" : "f32"));
+    TRY(option_dtype("--dtype", a.dtype ? a.dtype : gpu ? "bf16" : "f32", &k.s.d));
     if (comm_launched()) TRY(visit_ranks(&k.links, &first, &a, backend));
     return first ? calibrate(&k, backend, &a) : OK;
 }

@@ -99,7 +99,7 @@ static Status run_decode(int argc, char **argv)
 {
     DecodeBench b = { .docs = 1, .prompt = 256, .tokens = 64, .dtype_name = "f32" };
     TRY(options_parse(argc, argv, options, &b, NULL));
-    TRY(bench_dtype(&b.dtype, b.dtype_name));
+    TRY(option_dtype("--dtype", b.dtype_name, &b.dtype));
     TRY(bench_model(&b.shape, b.model, 0));
     Status st = open_bench(&b);
     if (!st) st = run(&b);

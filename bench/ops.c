@@ -109,7 +109,7 @@ static Status run_ops(int argc, char **argv)
     bool  gpu = !strcmp(backend, "cuda");
     Setup s = gpu ? setup_gpu : setup_cpu;
     s.be = &be, s.a = &arena, s.held_sms = a.held_sms, s.energy = true;
-    TRY(bench_dtype(&s.d, a.dtype));
+    TRY(option_dtype("--dtype", a.dtype, &s.d));
     TRY(backend_open(&be, backend));
     be.reserved_sms = (int)a.reserved_sms, be.repeat = a.deterministic;
     Status st = backend_kernels(&be, a.kernels);

@@ -446,8 +446,8 @@ static Status read_args(StepBench *b, int argc, char **argv)
     TRY(offload_words(b->policy, b->offload));
     TRY(read_fp8(b));
     TRY(read_base(b));
-    TRY(bench_dtype(&b->dtype, b->dtype_name));
-    TRY(dtype_parse(&b->store.moments, b->moments));
+    TRY(option_dtype("--dtype", b->dtype_name, &b->dtype));
+    TRY(option_dtype("--moments", b->moments, &b->store.moments));
     TRY(read_lora(b));
     TRY(bench_model(&b->shape, b->model, b->layers));
     if (!b->shape.vision.depth) b->images = b->photos = 0;

@@ -18,6 +18,8 @@ expect 0 "parity"            $treb --help
 expect 0 "treb 0"            $treb --version
 expect 0 "usage: treb parity" $treb parity --help
 expect 0 "learning_rate"     $treb help optim
+expect 0 "model data image"  $treb help
+expect 2 "neither a verb nor a section" $treb help 12345
 expect 2 "parity"            $treb parrity
 expect 0 "--restart K"       $treb launch --help
 expect 2 "name a verb"       $treb launch -n 2
@@ -28,6 +30,15 @@ expect 2 "in one process"    $treb launch -n 2 plan recipe.yaml
 expect 2 "--steps"           $treb parity $gold --step 3
 expect 2 "between"           $treb parity $gold --steps -1
 expect 2 "argument"          $treb parity
+expect 2 "name a model and the folder to write (two arguments, 1 given)" $treb convert $gold
+expect 2 "two arguments or more" $treb init $gold
+expect 2 "plan: --networks is not an option. Did you mean --network?" $treb plan r.yaml --networks 4
+expect 2 "doctor: --qqq is not an option; options are --json" $treb doctor --qqq
+expect 2 "data pack: --zz is not an option" $treb data pack a --zz
+expect 2 "--dtype = f12: must be f32 or bf16" $treb parity $gold --dtype f12
+expect 2 "--dtype = f12: must be f32, bf16" $treb convert $gold "$tmp/f12" --dtype f12
+expect 2 "--frobnicate: not a key. \`treb help config\`" $treb train --frobnicate
+expect 2 "--max_step: not a key. Did you mean --train.max_steps?" $treb train --max-step 4
 expect 2 "cpu"               $treb parity $gold --backend tpu
 expect 2 "f32 or bf16"       $treb parity $gold --dtype i64
 expect 2 "moe_act"           $treb parity $gold --recompute everything

@@ -47,7 +47,7 @@ void        config_put_value(FILE *out, const ConfigRow *row, const void *value)
 /* The error for a word that is not a key or section: says what was probably meant. */
 MUST Status config_unknown_section(const char *word);
 MUST Status config_unknown_key(const char *section, const char *word);
-/* The row that a key without its section means: the only one of that name, or another trainer's name. */
+/* The row that --word means: the only key of that name in any section, or another trainer's name for one. */
 MUST Status config_find_word(const char *word, const ConfigRow **row);
 MUST Status config_unknown_field(const char *entry, const char *word);      /* entry "data.train[1]" */
 

@@ -76,11 +76,21 @@ static const ConfigRow *find_only(const char *word)
     return n == 1 ? found : NULL;
 }
 
+static Status refuse_word(const char *word)
+{
+    char said[120];
+    snprintf(said, sizeof said, "--%.100s", word);
+    TRY(explain_unknown(said, word));
+    const ConfigRow *r = find_nearest(config_rows(), "", word);
+    if (r) return fail(E_CONFIG, "%s: not a key. Did you mean --%s.%s?", said, r->section, r->key);
+    return fail(E_CONFIG, "%s: not a key. `treb help config` lists the keys there are.", said);
+}
+
 Status config_find_word(const char *word, const ConfigRow **row)
 {
     *row = find_only(word);
     if (!*row && !find_answer(word)) *row = find_foreign(config_rows(), word);
-    return *row ? OK : config_unknown_section(word);
+    return *row ? OK : refuse_word(word);
 }
 
 Status config_unknown_key(const char *section, const char *word)

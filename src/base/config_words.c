@@ -44,7 +44,7 @@ static Status find_row(char *name, const ConfigRow **row)
     char *key = strchr(name, '.');
     if (!key) return config_find_word(name, row);
     *key++ = 0;
-    if (!config_has_section(name)) return config_unknown_section(name);
+    if (!config_has_section(name)) return wrap(config_unknown_section(name), "--%s.%s", name, key);
     *row = config_row(config_section_rows(name), key);
     return *row ? OK : config_unknown_key(name, key);
 }
@@ -79,7 +79,7 @@ static Status set_dashed(Words *w)
     const ConfigRow *row;
     const char *value, *word = w->word[w->at++];
     TRY(split_dashed(word, name, sizeof name, &value));
-    TRY_CTX(find_row(name, &row), "--%s", name);
+    TRY(find_row(name, &row));
     if (!value && is_value(w)) value = w->word[w->at++];
     if (!value && row->kind == K_FLAG) value = "true";
     if (!value) return fail(E_CONFIG, "%s: a value must follow", word);

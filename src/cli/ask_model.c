@@ -26,8 +26,7 @@ static Status dtype_word(const char *text, const char **word)
 {
     DType d;
     if (!text) return OK;
-    TRY(dtype_parse(&d, text));
-    if (d != F32 && d != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", text);
+    TRY(option_dtype("--dtype", text, &d));
     return *word = d == F32 ? "float32" : "bfloat16", OK;
 }
 

@@ -55,7 +55,7 @@ static const Option options[] = {
 
 static Status chat(ChatArgs *c, int argc, char **argv)
 {
-    c->m.plain.least = c->m.own = 1;
+    c->m.plain.least = c->m.own = 1, c->m.plain.what = "a model folder";
     TRY(options_parse(argc, argv, options, c, &c->m.plain));
     c->m.dir = c->m.plain.value[0];
     if (!c->prompts) c->batch = 1;

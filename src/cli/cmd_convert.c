@@ -27,11 +27,13 @@ static Status refuse_overwrite(const char *to, const char *name)
 
 static Status choose_dtype(Convert *c, const ModelShape *shape, const char *word)
 {
+    bool known = true;
     c->dtype = shape->dtype;
     if (word && !strcmp(word, "fp8_block")) c->dtype = E4M3;
-    else if (word) TRY(dtype_parse(&c->dtype, word));
-    if (c->dtype == F32 || c->dtype == BF16 || c->dtype == F16 || c->dtype == E4M3) return OK;
-    return fail(E_CONFIG, "--dtype %s: f32, bf16, f16 or fp8_block", dtype_name(c->dtype));
+    else if (word) known = !dtype_parse(&c->dtype, word);
+    if (known && (c->dtype == F32 || c->dtype == BF16 || c->dtype == F16 || c->dtype == E4M3)) return OK;
+    return fail(E_CONFIG, "--dtype = %s: must be f32, bf16, f16 or fp8_block",
+                word ? word : dtype_name(c->dtype));
 }
 
 static Status convert_model(const Convert *c, Model *m, Backend *be)
@@ -231,7 +233,7 @@ static Status convert(const ConvertArgs *a, const char *from, const char *to)
 static Status cmd_convert(int argc, char **argv)
 {
     ConvertArgs a = { 0 };
-    PlainArgs   dir = { .least = 2, .most = 2 };
+    PlainArgs   dir = { .least = 2, .most = 2, .what = "a model and the folder to write" };
     TRY(options_parse(argc, argv, options, &a, &dir));
     Status st = convert(&a, dir.value[0], dir.value[1]);
     plain_args_close(&dir);

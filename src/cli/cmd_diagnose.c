@@ -36,7 +36,8 @@ static Status print(const DiagnoseSource *s, bool as_json)
 static Status cmd_diagnose(int argc, char **argv)
 {
     DiagnoseArgs   a = { 0 };
-    PlainArgs      plain = { .least = 1, .most = PLAIN_ANY };
+    PlainArgs      plain = { .least = 1, .most = PLAIN_ANY,
+                             .what = "a recipe, a run folder or a profile.json" };
     DiagnoseSource s;
     TRY(options_parse(argc, argv, options, &a, &plain));
     SourceAsk ask = { .path = plain.value[0], .overrides = (char **)plain.value + 1, .n = plain.n - 1,

@@ -188,8 +188,7 @@ static Status read_recipe(Ask *a, const char **plain, int n)
     TRY(lora_source_resolve(&a->recipe));
     if (!a->dtype) return OK;
     DType d;
-    TRY(dtype_parse(&d, a->dtype));
-    if (d != F32 && d != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", a->dtype);
+    TRY(option_dtype("--dtype", a->dtype, &d));
     return a->recipe.model.dtype = d == F32 ? "float32" : "bfloat16", OK;
 }
 

@@ -287,7 +287,7 @@ static Status cmd_image(int argc, char **argv)
 {
     ImageAsk a = { .patch = { .patch = 16, .frames = 2, .merge = 2, .channels = 3 },
               .lim = { IMAGE_MAX_PIXELS, IMAGE_MAX_BYTES } };
-    PlainArgs files = { .least = 1, .most = PLAIN_ANY };
+    PlainArgs files = { .least = 1, .most = PLAIN_ANY, .what = "pictures" };
     a.patch.min_pixels = 65536, a.patch.max_pixels = 16777216;      /* as published for Qwen3-VL */
     TRY(options_parse(argc, argv, options, &a, &files));
     Status st = check_ask(&a);

@@ -114,7 +114,7 @@ static Status cmd_init(int argc, char **argv)
 {
     InitRun *x = calloc(1, sizeof *x);
     if (!x) return fail(E_FIT, "no memory");
-    x->rank = -1, x->plain.least = 2, x->plain.most = PLAIN_ANY;
+    x->rank = -1, x->plain.least = 2, x->plain.most = PLAIN_ANY, x->plain.what = "a model and data files";
     Status st = options_parse(argc, argv, options, x, &x->plain);
     if (!st) st = make_recipe(x);
     plain_args_close(&x->plain);

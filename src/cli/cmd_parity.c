@@ -254,8 +254,7 @@ static const Option options[] = {
 
 static Status compare_case(Parity *p, const char *dir)
 {
-    TRY(dtype_parse(&p->dtype, p->dtype_name));
-    if (p->dtype != F32 && p->dtype != BF16) return fail(E_CONFIG, "--dtype %s: f32 or bf16", p->dtype_name);
+    TRY(option_dtype("--dtype", p->dtype_name, &p->dtype));
     p->value = calloc(PARITY_MAX_VALUES, sizeof *p->value);
     if (!p->value) return fail(E_FIT, "no memory for the values of a case");
     Status st = run(p, dir);
@@ -269,7 +268,7 @@ static Status compare_case(Parity *p, const char *dir)
 static Status cmd_parity(int argc, char **argv)
 {
     Parity    p = { .backend = "cpu", .dtype_name = "f32", .steps = -1 };
-    PlainArgs dir = { .least = 1, .most = 1 };
+    PlainArgs dir = { .least = 1, .most = 1, .what = "the folder of a reference case" };
     TRY(options_parse(argc, argv, options, &p, &dir));
     Status st = compare_case(&p, dir.value[0]);
     plain_args_close(&dir);

@@ -161,7 +161,7 @@ static Status plan_command(PlanAsk *p, const PlainArgs *plain)
 static Status cmd_plan(int argc, char **argv)
 {
     PlanAsk   p = { 0 };
-    PlainArgs plain = { .least = 1, .most = PLAIN_ANY };
+    PlainArgs plain = { .least = 1, .most = PLAIN_ANY, .what = "a recipe, or --gpus N --model NAME" };
     if (search_asked(argc, argv)) return search_command(argc, argv);
     TRY(options_parse(argc, argv, options, &p, &plain));
     Status st = plan_command(&p, &plain);

@@ -151,7 +151,7 @@ static Status profile_command(ProfileArgs *a, const PlainArgs *plain)
 static Status cmd_profile(int argc, char **argv)
 {
     ProfileArgs *a     = calloc(1, sizeof *a);
-    PlainArgs    plain = { .least = 1, .most = PLAIN_ANY };
+    PlainArgs    plain = { .least = 1, .most = PLAIN_ANY, .what = "a recipe" };
     if (!a) return fail(E_FIT, "no host memory");
     a->steps = 8, a->warmup = 3;
     Status st = options_parse(argc, argv, options, a, &plain);

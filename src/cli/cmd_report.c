@@ -45,7 +45,7 @@ static const Option options[] = {
 static Status cmd_report(int argc, char **argv)
 {
     ReportArgs   a = { 0 };
-    PlainArgs    dir = { .least = 1, .most = REPORT_RUNS };
+    PlainArgs    dir = { .least = 1, .most = REPORT_RUNS, .what = "run folders" };
     char         path[PATH_MAX];
     ReportCounts c;
     TRY(options_parse(argc, argv, options, &a, &dir));

@@ -65,7 +65,7 @@ static Status tune(const TuneArgs *a, const PlainArgs *plain)
 static Status cmd_tune(int argc, char **argv)
 {
     TuneArgs  a = { .ranks = 1, .warmup = 4, .window = 8, .tolerance = 0.02 };
-    PlainArgs plain = { .least = 1, .most = PLAIN_ANY };
+    PlainArgs plain = { .least = 1, .most = PLAIN_ANY, .what = "a recipe" };
     bool      checks = asks_validate(argc, argv);
     TRY(options_parse(argc, argv, checks ? validate_options : options, &a, &plain));
     Status st = checks ? validate(&a, &plain) : tune(&a, &plain);

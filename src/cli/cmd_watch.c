@@ -38,7 +38,7 @@ static void print_address(const RunServer *s, const char *host)
 static Status cmd_watch(int argc, char **argv)
 {
     WatchArgs a = { .host = "127.0.0.1", .port = PORT };
-    PlainArgs dir = { .least = 1, .most = RUN_SERVER_RUNS };
+    PlainArgs dir = { .least = 1, .most = RUN_SERVER_RUNS, .what = "run folders" };
     sigset_t  set;
     RunServer    *w = NULL;
     int       sig;

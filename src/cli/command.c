@@ -1,7 +1,7 @@
 /* cli/command.c -- finds verbs, runs them and prints their usage from the tables. */
 #include "cli/command.h"
 
-#include "base/config.h"
+#include "base/config_table.h"
 #include "base/str.h"
 #include "base/version.h"
 #include "cli/program.h"
@@ -34,12 +34,25 @@ Status command_unknown(const Program *p, const char *name)
     return fail(E_CONFIG, "%.80s: not a verb. `%s --help` lists them.", name, p->name);
 }
 
-void command_list(FILE *out, const Program *p)
+static bool reads_recipes(const Program *p)
 {
-    fprintf(out, "usage: %s <verb> [recipe.yaml] [section.key=value ...]\n\n", p->name);
+    for (const Command *const *c = p->verbs; *c; c++)
+        if ((*c)->sections) return true;
+    return false;
+}
+
+static void command_list(FILE *out, const Program *p)
+{
+    int n;
+    const ConfigSection *s = config_sections(&n);
+    bool recipes = reads_recipes(p);
+    fprintf(out, "usage: %s <verb> %s\n\n", p->name,
+            recipes ? "[recipe.yaml] [section.key=value ...]" : "[--option ...]");
     for (const Command *const *c = p->verbs; *c; c++) fprintf(out, "  %-9s %s\n", (*c)->name, (*c)->help);
-    fprintf(out, "\n`%s help <verb>` says more; `%s help <section>` lists the keys of a recipe.\n", p->name,
-            p->name);
+    fprintf(out, "\n`%s %s` says more.", p->name, recipes ? "help <verb>" : "<verb> --help");
+    if (recipes) fprintf(out, " `%s help <section>` lists the keys of a section of the recipe:\n ", p->name);
+    for (int i = 0; recipes && i < n; i++) fprintf(out, " %s", s[i].name);
+    putc('\n', out);
 }
 
 /* ---- usage of one verb ---- */
@@ -85,7 +98,7 @@ static Status print_sections(FILE *out, const char *rest)
     return OK;
 }
 
-Status command_usage(FILE *out, const char *program, const Command *c)
+static Status command_usage(FILE *out, const char *program, const Command *c)
 {
     fprintf(out, "%s %s: %s\n", program, c->name, c->help);
     for (const Usage *const *u = c->usage; *u; u++) print_form(out, program, c, *u);
@@ -101,8 +114,10 @@ Status command_help(const Program *p, int argc, char **argv)
     const Command *c = command_find(p, argv[1]);
     if (c && c->program) return program_exec_sibling(c->program, 2, (char *[]){ argv[1], "--help", NULL });
     if (c) return command_usage(stdout, p->name, c);
-    if (config_has_section(argv[1]) || !find_nearest(p, argv[1])) return config_help(stdout, argv[1]);
-    return command_unknown(p, argv[1]);
+    if (config_has_section(argv[1])) return config_help(stdout, argv[1]);
+    if (find_nearest(p, argv[1])) return command_unknown(p, argv[1]);
+    return fail(E_CONFIG, "help: %.80s is neither a verb nor a section; `%s help` lists both", argv[1],
+                p->name);
 }
 
 /* ---- running ---- */
@@ -134,6 +149,15 @@ static Status refuse_sub(const Command *c, const char *name)
     return fail(E_CONFIG, "%s: %.80s is not one of %s; see treb help %s", c->name, name, names, c->name);
 }
 
+/* Runs a sub-verb under its whole name, "data pack", as its errors say it. */
+static Status run_sub(const Command *c, const Usage *sub, int argc, char **argv)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s %s", c->name, sub->sub);
+    argv[0] = name;
+    return sub->run(argc, argv);
+}
+
 Status command_run(const char *program, const Command *c, int argc, char **argv)
 {
     const char  *name = argc > 1 ? argv[1] : NULL;
@@ -142,7 +166,7 @@ Status command_run(const char *program, const Command *c, int argc, char **argv)
     if (sub && sub->program) return program_exec_sibling(sub->program, argc - 1, argv + 1);
     if (asks_help(argc, argv)) return command_usage(stdout, program, c);
     if (c->run) return c->run(argc, argv);
-    return sub ? sub->run(argc - 1, argv + 1) : refuse_sub(c, name);
+    return sub ? run_sub(c, sub, argc - 1, argv + 1) : refuse_sub(c, name);
 }
 
 Status program_run(const Program *p, int argc, char **argv)

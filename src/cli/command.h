@@ -39,8 +39,6 @@ MUST Status    program_run(const Program *p, int argc, char **argv);
 MUST Status    command_run(const char *program, const Command *c, int argc, char **argv);
 
 const Command *command_find(const Program *p, const char *name);         /* NULL: no such verb */
-MUST Status    command_usage(FILE *out, const char *program, const Command *c);
-void           command_list(FILE *out, const Program *p);                /* one line a verb */
 MUST Status command_unknown(const Program *p, const char *name); /* names the nearest verb, if any is near */
 MUST Status command_help(const Program *p, int argc,
                          char **argv); /* help [verb | section | --man | --completion SHELL] */

@@ -87,7 +87,7 @@ static const Option options[] = { OPTION_TEXT(RenderArgs, template, "--template"
 static Status data_render(int argc, char **argv)
 {
     RenderArgs     a     = { 0 };
-    PlainArgs      files = { .least = 1, .most = PLAIN_ANY };
+    PlainArgs      files = { .least = 1, .most = PLAIN_ANY, .what = "files of conversations" };
     JinjaTemplate *t     = NULL;
     TRY(options_parse(argc, argv, options, &a, &files));
     Status st = a.template ? template_open(&t, a.template)

@@ -3,6 +3,7 @@
 
 #include "base/str.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,14 +15,27 @@ static const Option *find(const Option *o, const char *arg, size_t len)
     return NULL;
 }
 
+static const Option *find_nearest(const Option *o, const char *arg)
+{
+    const Option *best = NULL;
+    int least = INT_MAX;
+    for (; o->name; o++) {
+        int unlike = str_unlike(arg + strspn(arg, "-"), o->name + strspn(o->name, "-"));
+        if (unlike < least) least = unlike, best = o;
+    }
+    return best;
+}
+
 static Status refuse_unknown(const char *verb, const Option *o, const char *arg)
 {
     char known[512] = "";
+    const Option *best = find_nearest(o, arg);
+    if (best) return fail(E_CONFIG, "%s: %s is not an option. Did you mean %s?", verb, arg, best->name);
     for (; o->name; o++) {
         size_t at = strlen(known);
-        snprintf(known + at, sizeof known - at, " %s", o->name);
+        snprintf(known + at, sizeof known - at, "%s%s", at ? ", " : "", o->name);
     }
-    return fail(E_CONFIG, "%s: %s is not an option; there are%s", verb, arg, *known ? known : " none");
+    return fail(E_CONFIG, "%s: %s is not an option; options are %s", verb, arg, *known ? known : "none");
 }
 
 static Status append(OptionList *list, const Option *o, const char *text)
@@ -61,10 +75,9 @@ static Status take(char **argv, int argc, int *i, const Option *options, void *a
 static Status check_count(const char *verb, const PlainArgs *p)
 {
     if (p->n >= p->least) return OK;
-    if (p->least < p->most)
-        return fail(E_CONFIG, "%s: one argument or more is wanted; see treb help %s", verb, verb);
-    return fail(E_CONFIG, "%s: %d argument%s wanted, %d given; see treb help %s", verb, p->least,
-                p->least == 1 ? "" : "s", p->n, verb);
+    return fail(E_CONFIG, "%s: name %s (%s%s, %d given); see treb %s --help", verb, p->what,
+                p->least == 1 ? "one argument" : "two arguments", p->least < p->most ? " or more" : "", p->n,
+                verb);
 }
 
 static Status collect(int argc, char **argv, const Option *options, void *args, PlainArgs *p)
@@ -73,7 +86,7 @@ static Status collect(int argc, char **argv, const Option *options, void *args, 
         if (argv[i][0] == '-' && argv[i][1]) TRY(take(argv, argc, &i, options, args));
         else if (p->n < p->most) p->value[p->n++] = argv[i];
         else
-            return fail(E_CONFIG, "%s: %s is one argument too many; see treb help %s", argv[0], argv[i],
+            return fail(E_CONFIG, "%s: %s is one argument too many; see treb %s --help", argv[0], argv[i],
                         argv[0]);
     }
     return check_count(argv[0], p);
@@ -101,7 +114,7 @@ Status option_int(const char *name, const char *text, int64_t lo, int64_t hi, in
     char *end;
     long long v = strtoll(text, &end, 10);
     if (end == text || *end || v < lo || v > hi)
-        return fail(E_CONFIG, "%s = %s: a whole number between %lld and %lld is wanted", name, text,
+        return fail(E_CONFIG, "%s = %s: must be a whole number between %lld and %lld", name, text,
                     (long long)lo, (long long)hi);
     return *out = v, OK;
 }
@@ -110,8 +123,14 @@ Status option_real(const char *name, const char *text, double lo, double hi, dou
 {
     double v;
     if (!str_number(text, &v) || !(v >= lo && v <= hi))
-        return fail(E_CONFIG, "%s = %s: a number between %g and %g is wanted", name, text, lo, hi);
+        return fail(E_CONFIG, "%s = %s: must be a number between %g and %g", name, text, lo, hi);
     return *out = v, OK;
+}
+
+Status option_dtype(const char *name, const char *text, DType *out)
+{
+    if (!dtype_parse(out, text) && (*out == F32 || *out == BF16)) return OK;
+    return fail(E_CONFIG, "%s = %s: must be f32 or bf16", name, text);
 }
 
 Status option_folder(const char *name, const char *text)

@@ -13,7 +13,8 @@
 #ifndef CLI_OPTIONS_H
 #define CLI_OPTIONS_H
 
-#include "base/status.h"
+#include "tensor/dtype.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -43,18 +44,21 @@ typedef struct Option {
 enum { OPTION_LIST_MAX = 256 };
 typedef struct OptionList { const char *value[OPTION_LIST_MAX]; int n; } OptionList;
 
-/* Arguments that are not options: between least and most of them; value has n pointers into argv. */
-typedef struct PlainArgs { const char **value; int n, least, most; } PlainArgs;
+/* Arguments that are not options: between least and most of them; value has n pointers into argv. `what` says
+ * in an error what to name, such as "a recipe"; it is set where least is 1 or 2. */
+typedef struct PlainArgs { const char **value; int n, least, most; const char *what; } PlainArgs;
 
 enum { PLAIN_ANY = 1 << 20 };
 
-/* Fills args and plain; without plain no plain argument is allowed. An unknown option lists the known ones.
+/* Fills args and plain; without plain no plain argument is allowed. argv[0] is the verb as errors name it. An
+ * unknown option is answered with the nearest one, or else with all of them.
  * plain->value is allocated: plain_args_close. */
 MUST Status options_parse(int argc, char **argv, const Option *options, void *args, PlainArgs *plain);
 void        plain_args_close(PlainArgs *p);                               /* twice is fine */
 
 MUST Status option_int(const char *name, const char *text, int64_t lo, int64_t hi, int64_t *out);
 MUST Status option_real(const char *name, const char *text, double lo, double hi, double *out);
+MUST Status option_dtype(const char *name, const char *text, DType *out);    /* F32 or BF16 */
 /* Refuses an option whose value is an empty string, as an unset shell variable gives; NULL: not given. */
 MUST Status option_folder(const char *name, const char *text);
 

@@ -297,15 +297,17 @@ static Status drop_mtp(Trainer *t)
     return OK;
 }
 
-/* The first line, before anything is opened that may take long. */
+/* The first line, before anything is opened that may take long. A recipe that lacks one of the three names
+ * has no such line: recipe_check refuses it. */
 static void log_header(const Trainer *t, const Log *log)
 {
     const Config     *c        = t->recipe;
     const SourceList *d        = &c->data.train;
+    const char       *model    = *c->model.path ? c->model.path : c->model.preset;
     char              more[32] = "";
+    if (!*model || !d->n || !*c->checkpoint.output_dir) return;
     if (d->n > 1) snprintf(more, sizeof more, " and %d more", d->n - 1);
-    log_info(log, "treb %s   %s on %s%s, into %s", TREB_VERSION,
-             *c->model.path ? c->model.path : c->model.preset, d->n ? d->item[0].path : "no data", more,
+    log_info(log, "treb %s   %s on %s%s, into %s", TREB_VERSION, model, d->item[0].path, more,
              c->checkpoint.output_dir);
 }
 
