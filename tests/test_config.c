@@ -3,6 +3,7 @@
 #include "base/config_table.h"
 #include "base/str.h"
 #include "lab.h"
+#include <ctype.h>
 
 static Status parse_more(Config *cfg, const char *yaml)
 {
@@ -501,6 +502,16 @@ static void odd_numbers_round_trip(void)
     }
 }
 
+/* Undoes the wrapping of a text: one space stands for every run of spaces and line breaks. */
+static void fold_spaces(char *text)
+{
+    char *to = text;
+    for (const char *at = text; *at; at++)
+        if (!isspace((unsigned char)*at)) *to++ = *at;
+        else if (to > text && to[-1] != ' ') *to++ = ' ';
+    *to = 0;
+}
+
 static void dump_and_help_show_every_key(void)
 {
     Config cfg;
@@ -509,6 +520,11 @@ static void dump_and_help_show_every_key(void)
     FILE *f = open_memstream(&help, &len);
     EXPECT_OK(config_help(f, NULL));
     fclose(f);
+    for (const char *line = help; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        EXPECT(strcspn(line, "\n") <= TEXT_WIDTH, "a line of the help is too long: %.120s", line);
+    }
+    fold_spaces(help);
     config_default(&cfg);
     char *text = dump(&cfg);
     for EACH_ROW(r, config_rows()) {

@@ -1,6 +1,8 @@
 /* base/config_help.c -- the table shown to people: as help, and as the recipe that a Config amounts to. */
 #include "base/config_table.h"
 
+#include "base/str.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,17 +27,26 @@ static void widen(int *width, const char *text)
     if (*width < (int)strlen(text)) *width = (int)strlen(text);
 }
 
+/* The help with the bounds of a number or the choices of a word, in buf. */
+static const char *spell_help(char *buf, size_t size, const ConfigRow *row)
+{
+    const char *bounds = row->kind == K_INT && row->max < 1e15 ? "%s (%.0f to %.0f)" : "%s (%g to %g)";
+    if (row->max > row->min) snprintf(buf, size, bounds, row->help, row->min, row->max);
+    else if (*row->choices)  snprintf(buf, size, "%s (%s)", row->help, row->choices);
+    else                     snprintf(buf, size, "%s", row->help);
+    return buf;
+}
+
 static void help_rows(FILE *out, ConfigRows rows)
 {
     char def[64];
     int keys = 0, defs = 0;
     for EACH_ROW(r, rows) widen(&keys, r->key), widen(&defs, spell_default(def, sizeof def, r));
     for EACH_ROW(r, rows) {
-        fprintf(out, "  %-*s  %-7s  %-*s  %s", keys, r->key, kinds[r->kind], defs,
-                spell_default(def, sizeof def, r), r->help);
-        if (r->max > r->min) fprintf(out, " (%g to %g)", r->min, r->max);
-        if (*r->choices)     fprintf(out, " (%s)", r->choices);
-        putc('\n', out);
+        char text[1024];
+        int  indent = fprintf(out, "  %-*s  %-7s  %-*s  ", keys, r->key, kinds[r->kind], defs,
+                              spell_default(def, sizeof def, r));
+        str_print_wrapped(out, spell_help(text, sizeof text, r), indent, indent);
     }
 }
 

@@ -135,3 +135,15 @@ const char *str_bytes(char out[STR_BYTES], double bytes)
     snprintf(out, STR_BYTES, i ? "%.1f %s" : "%.0f %s", bytes, unit[i]);
     return out;
 }
+
+void str_print_wrapped(FILE *out, const char *text, int column, int indent)
+{
+    size_t len;
+    bool   starts = true;
+    for (const char *word; (word = str_item(&text, ' ', &len)); starts = false) {
+        bool full = !starts && column + 1 + (int)len > TEXT_WIDTH;
+        if (full) fprintf(out, "\n%*s", indent, ""), column = indent;
+        column += fprintf(out, "%s%.*s", starts || full ? "" : " ", (int)len, word);
+    }
+    putc('\n', out);
+}

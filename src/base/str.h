@@ -1,10 +1,11 @@
-/* base/str.h -- small helpers on text: edit distance, lists in a string, UTF-8, numbers. */
+/* base/str.h -- small helpers on text: edit distance, lists in a string, UTF-8, numbers, wrapped lines. */
 #ifndef BASE_STR_H
 #define BASE_STR_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,6 +31,11 @@ bool str_is_utf8(const char *s);
 /* A decimal number and nothing else: no hex, no inf, no suffix. True if the whole text is one. */
 bool str_number(const char *text, double *out);
 bool str_whole(const char *text, int64_t *out);     /* also 1e6 and 2.0: what counts is the value */
+
+/* Prints the words of text from `column` on and a line break. A line ends at TEXT_WIDTH; the next one begins
+ * at `indent`. */
+enum { TEXT_WIDTH = 110 };
+void str_print_wrapped(FILE *out, const char *text, int column, int indent);
 
 enum { STR_BYTES = 32 };
 const char *str_bytes(char out[STR_BYTES], double bytes); /* "1.4 MiB" */

@@ -61,20 +61,8 @@ static void print_option(FILE *out, const Option *o)
 {
     char left[64];
     snprintf(left, sizeof left, "%s%s%s", o->name, o->arg ? " " : "", o->arg ? o->arg : "");
-    fprintf(out, "    %-28s %s\n", left, o->help);
-}
-
-/* Sentences, wrapped and indented. */
-static void print_notes(FILE *out, const char *text)
-{
-    enum { WIDTH = 100, INDENT = 2 };
-    size_t len, column = 0;
-    for (const char *rest = text, *word; (word = str_item(&rest, ' ', &len)); column += len + 1) {
-        bool starts = !column || column + 1 + len > WIDTH;
-        if (starts) fprintf(out, "%s%*s", column ? "\n" : "", INDENT, ""), column = INDENT;
-        fprintf(out, "%s%.*s", starts ? "" : " ", (int)len, word);
-    }
-    putc('\n', out);
+    int column = fprintf(out, "    %-28s ", left);
+    str_print_wrapped(out, o->help, column, 33);
 }
 
 static void print_form(FILE *out, const char *program, const Command *c, const Usage *u)
@@ -82,7 +70,7 @@ static void print_form(FILE *out, const char *program, const Command *c, const U
     fprintf(out, "\nusage: %s %s%s%s%s%s\n", program, c->name, u->sub ? " " : "", u->sub ? u->sub : "",
             *u->args ? " " : "", u->args);
     for (const Option *o = u->options; o && o->name; o++) print_option(out, o);
-    if (u->notes) print_notes(out, u->notes);
+    if (u->notes) fputs("  ", out), str_print_wrapped(out, u->notes, 2, 2);
 }
 
 static Status print_sections(FILE *out, const char *rest)
