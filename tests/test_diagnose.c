@@ -117,6 +117,33 @@ static void fixes_are_plans(void)
     config_close(&c);
 }
 
+/* A measured step of a pipeline waits for other stages in calls between them: that is its bubble, once. No
+ * change changes nothing, and with one stage the step is shorter by the bubble. */
+static void bubbles_count_once(void)
+{
+    Config      c;
+    StepProfile p = step_of(0.5, 0, 0, 0, 0, 0), same;
+    p.bubble = p.exposed = p.comm = 0.16, p.compute = p.part[PART_DECODER] = 0.34;
+    p.group[GR_pp].exposed = p.group[GR_pp].length = 0.1;
+    p.group[GR_pp_back].exposed = p.group[GR_pp_back].length = 0.06;
+    Diagnosis *d = diagnose_recipe(&c, "model.preset=Qwen3-VL-2B data.max_length=4096 parallel.pp=2 "
+                                   "train.micro_tokens=4096 train.global_tokens=8192", 2, "h200", &p);
+    bool one_stage = false;
+    if (!d) return;
+    same = step_after(&d->e.at, &d->plan, &d->plan);
+    EXPECT(fabs(same.step - 0.5) < 1e-9, "no change: %g s", same.step);
+    EXPECT(d->first == WALL_bubble, "%s", wall_name(d->first));
+    for (int i = 0; i < d->fixes; i++) {
+        if (strcmp(d->fix[i].set, "parallel.pp=1")) continue;
+        EXPECT(fabs(d->fix[i].step - 0.34) < 0.05, "one stage: %g s", d->fix[i].step);
+        one_stage = true;
+    }
+    EXPECT(one_stage, "one stage is no fix");
+    if (getenv("VERBOSE")) diagnose_print(stdout, d);
+    diagnose_close(d);
+    config_close(&c);
+}
+
 static bool warns(const Diagnosis *d, const char *word)
 {
     for (int i = 0; i < d->traps; i++)
@@ -165,6 +192,7 @@ int main(void)
     RUN(measured_steps);
     RUN(planned_steps);
     RUN(fixes_are_plans);
+    RUN(bubbles_count_once);
     RUN(traps);
     RUN(as_json);
     return lab_report();

@@ -57,7 +57,7 @@ static void move_late_stages(StepProfile *s)
     for (int g = 0; g < GR_N; g++) {
         GroupProfile *p = &s->group[g];
         double        late = fmin(known(p->jitter), known(p->exposed));
-        if (g != GR_pp && g != GR_pp_back) s->bubble = known(s->bubble) + late, p->exposed -= late;
+        if (!joins_stages(g)) s->bubble = known(s->bubble) + late, p->exposed -= late;
         p->jitter = 0;
     }
 }

@@ -121,4 +121,7 @@ const char *time_text(char buf[TIME_BYTES], double seconds);
 
 static inline double known(double x) { return x == x ? x : 0; }       /* NAN: not known */
 
+/* Waits in the calls of such a group are the bubble and nothing else. */
+static inline bool joins_stages(int g) { return group_traffic((GroupId)g) == TRAFFIC_LINKS; }
+
 #endif

@@ -9,15 +9,13 @@
  * of a group that stays inside nodes take the first. Lengths overlap, so waits are what is compared. */
 typedef struct LinkWait { double measured, planned; } LinkWait;
 
-static bool is_pipeline(int g) { return g == GR_pp || g == GR_pp_back; }
-
 /* Waits for other stages are bubble and are fitted by it. */
 static void add_waits(LinkWait wait[2], const StepProfile *measured, const StepProfile *plan)
 {
     for (int g = 0; g < GR_N; g++) {
         const GroupProfile *m = &measured->group[g], *p = &plan->group[g];
         LinkWait *w = &wait[p->inter_node > 0];
-        if (is_pipeline(g)) continue;
+        if (joins_stages(g)) continue;
         w->measured += fmax(0, known(m->exposed) - known(m->jitter)), w->planned += known(p->exposed);
     }
 }
@@ -87,10 +85,12 @@ static double compute_after(StepProfile *s, const StepProfile *before, const Ste
     return known(s->compute) * new / old;
 }
 
+/* Without waits for other stages: those are the bubble. */
 static double exposed_of(const StepProfile *s)
 {
     double sum = 0;
-    for (int g = 0; g < GR_N; g++) sum += known(s->group[g].exposed);
+    for (int g = 0; g < GR_N; g++)
+        if (!joins_stages(g)) sum += known(s->group[g].exposed);
     return sum;
 }
 

@@ -29,7 +29,7 @@ static void find_group(WallTerms *w, const StepProfile *s)
     w->group = "no group";
     for (int g = 0; g < GR_N; g++) {
         const GroupProfile *p = &s->group[g];
-        if (known(p->exposed) <= w->group_exposed) continue;
+        if (joins_stages(g) || known(p->exposed) <= w->group_exposed) continue;
         w->group = group_name((GroupId)g), w->group_exposed = p->exposed, w->inter = p->inter_node > 0;
     }
 }

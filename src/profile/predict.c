@@ -19,13 +19,14 @@ static double exposed_sum(const DryStep *s)
     return sum;
 }
 
-/* On a CPU the host computes: what a call costs it is no wait. */
+/* On a CPU the host computes: what a call costs it is no wait. Waits in calls between stages are bubble, as in
+ * a measured step. */
 static void fill_step(StepProfile *s, const DryStep *d, bool cpu)
 {
-    double launch = cpu ? 0 : d->launch;
+    double launch = cpu ? 0 : d->launch, stages = d->exposed[GR_pp] + d->exposed[GR_pp_back];
     s->step = d->step, s->compute = d->compute + d->optimizer + d->launch - launch;
     s->optimizer = d->optimizer, s->launch_starved = s->idle = launch, s->busy = d->step - launch;
-    s->copies = d->copies, s->bubble = d->bubble, s->exposed = exposed_sum(d) + d->bubble;
+    s->copies = d->copies, s->bubble = d->bubble + stages, s->exposed = exposed_sum(d) + d->bubble;
     s->blocking = s->exposed + d->copies, s->dependency = 0, s->data_wait = 0;
     s->residual = d->step - s->compute - s->launch_starved - s->blocking;
 }
