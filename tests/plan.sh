@@ -159,7 +159,7 @@ check "thousands of ranks"                               thousands
 json() {
     "$treb" plan "$big" --ranks 256 --hardware b200 --json >"$tmp/plan.json" 2>/dev/null
     [ "$(head -c 1 "$tmp/plan.json")" = '{' ] && [ "$(grep -c '"device_bytes"' "$tmp/plan.json")" = 8 ] &&
-        grep -q '"labels"' "$tmp/plan.json" && grep -q '"far"' "$tmp/plan.json" &&
+        grep -q '"labels"' "$tmp/plan.json" && grep -q '"inter_node"' "$tmp/plan.json" &&
         grep -q '"fit"' "$tmp/plan.json"
 }
 check "JSON has every stage"                             json

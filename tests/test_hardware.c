@@ -179,7 +179,7 @@ static void hostile_files(void)
     size_t n = slurp(text, sizeof text);
     refuse(text, "\"bf16\": 9", "\"bf16\": -9", "bf16: ");
     refuse(text, "\"bf16\": 9", "\"bf17\": 9", "bf16: is missing");
-    refuse(text, "\"format\": 1", "\"format\": 2", "format");
+    refuse(text, "\"format\": 2", "\"format\": 3", "format");
     refuse(text, "\"dtype\": \"bf16\"", "\"dtype\": \"f64\"", "dtype");
     refuse(text, "\"domain\": 8", "\"domain\": 8.5", "domain: expected a whole number");
     refuse(text, "\"sms\": 132", "\"sms\": \"many\"", "sms: expected a number");
@@ -196,6 +196,30 @@ static void hostile_files(void)
         Status st = hardware_load(&h, file);
         EXPECT(st == E_DATA, "%zu of %zu bytes: %d", cut, n, st);
     }
+}
+
+/* Files of format 1 have other keys for memory and links. */
+static void old_keys(void)
+{
+    static const char *const was[][2] = { { "capacity", "room" }, { "intra_", "near_" }, { "inter_", "far_" },
+                                          { "\"format\": 2", "\"format\": 1" } };
+    static char text[65536], old[65536];
+    Hardware h, again;
+    size_t   n = 0;
+    EXPECT_OK(hardware_find(&h, "h200"));
+    EXPECT_OK(hardware_save(&h, file));
+    slurp(text, sizeof text);
+    for (const char *at = text; *at;) {
+        size_t k = 0;
+        while (k < 4 && strncmp(at, was[k][0], strlen(was[k][0]))) k++;
+        if (k == 4) old[n++] = *at++;
+        else        n += (size_t)snprintf(old + n, sizeof old - n, "%s", was[k][1]), at += strlen(was[k][0]);
+    }
+    put(old, n);
+    EXPECT_OK(hardware_load(&again, file));
+    EXPECT(again.capacity == h.capacity && again.intra_bw == h.intra_bw &&
+           again.inter_share == h.inter_share && again.inter_delay == h.inter_delay,
+           "a file of format 1 reads as it was written");
 }
 
 /* Random bytes in a good file: an error or numbers within bounds, never more. */
@@ -235,6 +259,7 @@ int main(void)
     RUN(round_trip);
     RUN(found_as_this);
     RUN(hostile_files);
+    RUN(old_keys);
     RUN(fuzz);
     folder_remove(lab_tmp());
     return lab_report();

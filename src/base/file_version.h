@@ -10,7 +10,7 @@ enum {
     LORA_STATE_VERSION    = 1, /* state/adapter.json: "format" */
     TRAINER_STATE_VERSION = 1, /* trainer_state.json: "format" */
     LOADER_STATE_VERSION  = 1, /* data loader in trainer_state.json: "version" */
-    HARDWARE_VERSION      = 1, /* measured hardware profile: "format" */
+    HARDWARE_VERSION      = 2, /* measured hardware profile: "format"; 1 is read too */
     BIN_VERSION           = 1, /* header of a .bin dataset */
     INDEX_CACHE_VERSION   = 2, /* header of a file of tables of a dataset in the cache folder */
     PROFILE_VERSION       = 1, /* profile.json: "format" */

@@ -12,34 +12,42 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Numbers by JSON key: offset in Hardware, and bounds. */
+/* Numbers by JSON key, which is the field's name: offset in Hardware, and bounds. */
 typedef struct HardwareField { const char *name; size_t at; double lo, hi; } HardwareField;
 
-#define HW_NUMBER(field, key, lo, hi) { key, offsetof(Hardware, field), lo, hi }
+#define HW_NUMBER(field, lo, hi) { #field, offsetof(Hardware, field), lo, hi }
 static const HardwareField fields[] = {
-    HW_NUMBER(bf16, "bf16", 1e6, 1e18),
-    HW_NUMBER(fp8, "fp8", 0, 1e18),
-    HW_NUMBER(fp4, "fp4", 0, 1e18),
-    HW_NUMBER(fp8_share, "fp8_share", 0, 1),
-    HW_NUMBER(fp4_share, "fp4_share", 0, 1),
-    HW_NUMBER(capacity, "room", 1e6, 1e15),
-    HW_NUMBER(memory_bw, "memory_bw", 1e6, 1e15),
-    HW_NUMBER(intra_bw, "near_bw", 1e3, 1e15),
-    HW_NUMBER(inter_bw, "far_bw", 1e3, 1e15),
-    HW_NUMBER(host_bw, "host_bw", 1e3, 1e15),
-    HW_NUMBER(intra_share, "near_share", 1e-3, 1),
-    HW_NUMBER(inter_share, "far_share", 1e-3, 1),
-    HW_NUMBER(host_share, "host_share", 1e-3, 1),
-    HW_NUMBER(intra_delay, "near_delay", 0, 1),
-    HW_NUMBER(inter_delay, "far_delay", 0, 1),
-    HW_NUMBER(launch, "launch", 0, 1),
-    HW_NUMBER(fixed, "fixed", 0, 1e15),
-    HW_NUMBER(error, "error", 0, 1),
-    HW_NUMBER(together, "together", 0.1, 10),
+    HW_NUMBER(bf16, 1e6, 1e18),
+    HW_NUMBER(fp8, 0, 1e18),
+    HW_NUMBER(fp4, 0, 1e18),
+    HW_NUMBER(fp8_share, 0, 1),
+    HW_NUMBER(fp4_share, 0, 1),
+    HW_NUMBER(capacity, 1e6, 1e15),
+    HW_NUMBER(memory_bw, 1e6, 1e15),
+    HW_NUMBER(intra_bw, 1e3, 1e15),
+    HW_NUMBER(inter_bw, 1e3, 1e15),
+    HW_NUMBER(host_bw, 1e3, 1e15),
+    HW_NUMBER(intra_share, 1e-3, 1),
+    HW_NUMBER(inter_share, 1e-3, 1),
+    HW_NUMBER(host_share, 1e-3, 1),
+    HW_NUMBER(intra_delay, 0, 1),
+    HW_NUMBER(inter_delay, 0, 1),
+    HW_NUMBER(launch, 0, 1),
+    HW_NUMBER(fixed, 0, 1e15),
+    HW_NUMBER(error, 0, 1),
+    HW_NUMBER(together, 0.1, 10),
 };
-static const HardwareField whole[] = { HW_NUMBER(sms, "sms", 1, 1e6), HW_NUMBER(domain, "domain", 1, 1e6) };
+static const HardwareField whole[] = { HW_NUMBER(sms, 1, 1e6), HW_NUMBER(domain, 1, 1e6) };
 #undef HW_NUMBER
 enum { FIELDS = sizeof fields / sizeof *fields, WHOLE = sizeof whole / sizeof *whole };
+
+/* Keys in files of format 1. */
+static const struct { const char *name, *before; } renamed[] = {
+    { "capacity", "room" }, { "intra_bw", "near_bw" }, { "inter_bw", "far_bw" },
+    { "intra_share", "near_share" }, { "inter_share", "far_share" }, { "intra_delay", "near_delay" },
+    { "inter_delay", "far_delay" },
+};
+
 static const double SHARE_MOST = 16;             /* above 1: the peak was measured on a busy machine */
 
 Status hardware_file(char *path, size_t n)
@@ -70,11 +78,19 @@ static Status number(const Json *o, const char *key, const char *field, double l
     return bad(field, why);
 }
 
-static Status read_fields(Hardware *h, const Json *o)
+static const char *key_of(const char *name, double format)
 {
-    for (int i = 0; i < FIELDS; i++)
-        TRY(number(o, fields[i].name, fields[i].name, fields[i].lo, fields[i].hi,
-                   (double *)((char *)h + fields[i].at)));
+    for (size_t i = 0; i < sizeof renamed / sizeof *renamed && format == 1; i++)
+        if (!strcmp(name, renamed[i].name)) return renamed[i].before;
+    return name;
+}
+
+static Status read_fields(Hardware *h, const Json *o, double format)
+{
+    for (int i = 0; i < FIELDS; i++) {
+        const char *key = key_of(fields[i].name, format);
+        TRY(number(o, key, key, fields[i].lo, fields[i].hi, (double *)((char *)h + fields[i].at)));
+    }
     for (int i = 0; i < WHOLE; i++) {
         double v;
         TRY(number(o, whole[i].name, whole[i].name, whole[i].lo, whole[i].hi, &v));
@@ -144,9 +160,9 @@ static Status read_all(Hardware *h, const Json *o)
 {
     double format;
     if (!json_is_object(o)) return bad("file", "expected a JSON object");
-    TRY(number(o, "format", "format", HARDWARE_VERSION, HARDWARE_VERSION, &format));
+    TRY(number(o, "format", "format", 1, HARDWARE_VERSION, &format));
     snprintf(h->id, sizeof h->id, "this");
-    TRY(read_fields(h, o));
+    TRY(read_fields(h, o, format));
     const Json *work = json_object_get(o, "work");
     if (!json_is_object(work)) return bad("work", "is missing or no object");
     for (int k = 0; k < WORK_N; k++)

@@ -52,8 +52,8 @@ static Json *json_time(const StepTime *t)
 {
     return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, "
                      "s:f}", "step", t->step, "gemm", t->gemm, "experts", t->experts, "attention",
-                     t->attention, "memory", t->memory, "vision", t->vision, "replay", t->replay, "tp", t->tp,
-                     "cp", t->cp, "ep", t->ep, "pp", t->pp, "dp", t->dp, "bubble", t->bubble, "optimizer",
+                     t->attention, "memory", t->memory, "vision", t->vision, "recompute", t->replay, "tp",
+                     t->tp, "cp", t->cp, "ep", t->ep, "pp", t->pp, "dp", t->dp, "bubble", t->bubble, "optimizer",
                      t->optimizer, "launch", t->launch, "tokens_s", t->tokens_s, "model_tflops",
                      t->model_tflops, "mfu", t->mfu);
 }
@@ -79,7 +79,7 @@ static Json *json_refused(const Search *s, const Refused *r)
     Json *o = json_pack("{s:I, s:o}", "count", (json_int_t)r->n, "example",
                         json_candidate(&s->ask, &r->c, r->states));
     if (r->rule > 0) json_object_set_new(o, "rule", json_integer(r->rule));
-    else json_object_set_new(o, "too_large", json_string(r->rule == RULE_DRY ? "dry run" : "formula"));
+    else json_object_set_new(o, "too_large", json_string(r->rule == RULE_DRY ? "dry run" : "analytic model"));
     if (r->peak > 0) json_object_set_new(o, "peak", json_real(r->peak));
     if (*r->why) json_object_set_new(o, "why", json_string(r->why));
     return o;
@@ -93,9 +93,9 @@ Status search_json(FILE *out, const Search *s)
     for (int i = 0; i < s->places; i++) json_array_append_new(ranking, json_found(s, &s->found[i]));
     for (int i = 0; i < s->refusals; i++) json_array_append_new(refused, json_refused(s, &s->refused[i]));
     Json *o = json_pack("{s:s, s:s, s:i, s:f, s:I, s:I, s:I, s:b, s:o, s:o, s:I, s:f, s:i, s:f}", "model",
-                        t->model->name, "hardware", t->hw.id, "gpus", t->gpus, "room", t->hw.capacity, "seq",
-                        (json_int_t)t->seq, "gbs", (json_int_t)t->gbs, "patches", (json_int_t)t->patches,
-                        "fits", s->places > 0, "ranking", ranking, "refused", refused, "candidates",
+                        t->model->name, "hardware", t->hw.id, "gpus", t->gpus, "capacity",
+                        t->hw.capacity, "seq", (json_int_t)t->seq, "gbs", (json_int_t)t->gbs, "patches",
+                        (json_int_t)t->patches, "fits", s->places > 0, "ranking", ranking, "refused", refused, "candidates",
                         (json_int_t)s->candidates, "seconds", s->seconds, "dry_runs", s->dried, "error",
                         t->hw.error);
     accuracy_text(known, sizeof known, &t->hw, t->gpus, t->engine);

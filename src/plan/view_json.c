@@ -20,8 +20,9 @@ static Json *messages_json(const DryRun *d, int stage)
         LedgerComm c = view_comm(d, stage, g);
         if (c.intra_node + c.inter_node == 0) continue;
         json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:I}", "group", group_name((GroupId)g),
-                                              "calls", (json_int_t)c.calls, "near",
-                                              (json_int_t)c.intra_node, "far", (json_int_t)c.inter_node));
+                                              "calls", (json_int_t)c.calls, "intra_node",
+                                              (json_int_t)c.intra_node, "inter_node",
+                                              (json_int_t)c.inter_node));
     }
     return list;
 }
@@ -30,8 +31,8 @@ static Json *time_json(const StageTime *t)
 {
     Json *parts = json_object();
     for (int p = 0; p < PART_N; p++) json_object_set_new(parts, part_words[p], json_real(t->part[p]));
-    return json_pack("{s:f, s:f, s:f, s:f, s:o}", "forward", t->forward, "backward", t->backward, "replay",
-                     t->replay, "launch", t->launch, "parts", parts);
+    return json_pack("{s:f, s:f, s:f, s:f, s:o}", "forward", t->forward, "backward", t->backward,
+                     "recompute", t->replay, "launch", t->launch, "parts", parts);
 }
 
 static Json *stage_json(const DryRun *d, int stage)
@@ -109,7 +110,7 @@ Status view_json(Json **out, const PlanView *v)
     if (!*out) return fail(E_OTHER, "%s: a text that is not UTF-8, or no memory", v->title);
     if (d->timed)
         json_object_set_new(*out, "hardware",
-                            json_pack("{s:s, s:I, s:I, s:s}", "id", d->hw.id, "room",
+                            json_pack("{s:s, s:I, s:I, s:s}", "id", d->hw.id, "capacity",
                                       (json_int_t)d->hw.capacity, "fixed", (json_int_t)d->hw.fixed, "fit",
                                       fit_word(fit_of(peak, &d->hw))));
     if (d->communicators.bytes > 0)

@@ -204,7 +204,7 @@ void trainable_print(const TrainableSummary *t, TrainablePrint *print, void *sel
 
 Json *trainable_json(const TrainableSummary *t)
 {
-    static const char *const statuses[] = { "pair", "whole", "frozen" };
+    static const char *const statuses[] = { "adapter", "full", "frozen" };
     Json *kinds = json_array();
     for (int i = 0; i < t->n; i++) {
         const ModuleKind *k = &t->kind[i];
