@@ -125,7 +125,7 @@ static inline void published_row(PublishedRow *row, const char *line, const char
     if (after) published_run(&row->after, after);
 }
 
-enum { PUBLISHED_ROWS = 128 };
+enum { PUBLISHED_ROWS = 256 };
 
 typedef struct Published { PublishedRow row[PUBLISHED_ROWS]; int n; } Published;
 
