@@ -165,6 +165,35 @@ static void exposed_and_hidden(void)
 }
 
 /* Copies wait for compute, and compute for copies, at events. */
+/* Passes of a stage follow each other in an order that a dry run does not have: each takes its own calls, and a
+ * slower pass before it makes none shorter. The last micro-batch is the only one, or follows another. */
+static void passes_begin_idle(void)
+{
+    double hidden = 1 - engine_row_at(0)->dp_hides;
+    for (int slow = 1; slow <= 2; slow++) {
+        Bench b = { .hw = plain(), .conf = { .ranks = { .layout = { .pp = 2 }, .micro = 2 } } };
+        begin(&b);
+        phase(&b, COST_FORWARD, 0, false), op(&b, OP_gemm, slow * 4e12, 0);
+        call(&b, GR_shard_dp_cp, 0, CALL_ALL_TO_ALL, 2, 2, 1000000000, 0);
+        phase(&b, COST_BACKWARD, 0, false), op(&b, OP_gemm, 4e12, 0);
+        join(&b, GR_shard_dp_cp, 0);
+        end(&b);
+        EXPECT(near(b.t.forward, 10) && near(b.t.backward, 4 + 10 * hidden), "%g %g", b.t.forward,
+               b.t.backward);
+    }
+    for (int micros = 1; micros <= 2; micros++) {
+        Bench b = { .hw = plain(), .conf = { .ranks = { .micro = micros } } };
+        begin(&b);
+        phase(&b, COST_BACKWARD, 0, false);
+        call(&b, GR_shard_dp_cp, 0, CALL_ALL_TO_ALL, 2, 2, 1000000000, 0);
+        phase(&b, COST_BACKWARD, 0, true);
+        join(&b, GR_shard_dp_cp, 0);
+        end(&b);
+        double wait = micros == 1 ? 10 * hidden : 10;
+        EXPECT(near(b.t.last.seconds, wait), "%d micro-batches: %g s", micros, b.t.last.seconds);
+    }
+}
+
 static void copy_streams(void)
 {
     Bench b = { .hw = plain() };
@@ -397,10 +426,16 @@ static void overlap_hides(void)
     stages_alike(t, 1, 1, 10, 20);
     t[0].run[0][0].seconds += 2, t[0].run[0][0].exposed[GR_etp_ep] = 2;
     t[0].run[0][1].seconds += 4, t[0].run[0][1].exposed[GR_ep_inter_node] = 4;
+    t[0].run[0][0].dispatch = 2, t[0].run[0][1].dispatch = 4;
     EXPECT_OK(schedule_open(&x, t, &s, &hw));
     const EngineRow *e     = engine_row_at(0);
     double           saved = 3 * e->hides * 6 * (1 - e->held); /* three overlapped pairs */
     EXPECT(near(x.end, 4 * 36 - saved) && near(x.hidden[0], saved), "%g, want %g", x.end, 4 * 36 - saved);
+    schedule_close(&x);
+    t[0].run[0][0].sent = t[0].run[0][1].sent = 17.5;       /* links are busy for all but one second */
+    EXPECT_OK(schedule_open(&x, t, &s, &hw));
+    saved = 3 * 1 * (1 - e->held);
+    EXPECT(near(x.end, 4 * 36 - saved), "%g, want %g", x.end, 4 * 36 - saved);
     schedule_close(&x);
 }
 
@@ -502,6 +537,7 @@ int main(void)
     RUN(launches);
     RUN(ring_costs);
     RUN(exposed_and_hidden);
+    RUN(passes_begin_idle);
     RUN(copy_streams);
     RUN(end_of_a_step);
     RUN(parts_are_the_step);

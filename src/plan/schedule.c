@@ -29,20 +29,16 @@ static const RunTime *run_of(const ScheduleWalk *w, int stage, const PipeAction 
     return &w->stage[stage].run[a->chunk][a->what];
 }
 
-static double dispatch_time(const RunTime *r)
-{
-    return r->exposed[GR_etp_ep] + r->exposed[GR_ep_intra_node] + r->exposed[GR_ep_inter_node];
-}
-
 /* Links of CPU ranks hold no multiprocessors: measured over simulated links (tests/test_walls.c). */
 static const double CPU_HIDES = 0.8;
 
-/* Seconds that overlapping two passes saves. */
+/* Seconds that overlapping two passes saves: together they take no less than their calls. */
 static double saved(const ScheduleWalk *w, const RunTime *f, const RunTime *b)
 {
     const EngineRow *e = engine_row_at(0);
     double hides = !strcmp(w->hw->backend, "cpu") ? CPU_HIDES : e->hides;
-    return fmin(hides * (dispatch_time(f) + dispatch_time(b)), f->work + b->work) * (1 - e->held);
+    double most = fmax(0, f->seconds + b->seconds - f->sent - b->sent);
+    return fmin(hides * (f->dispatch + b->dispatch), most) * (1 - e->held);
 }
 
 static ScheduleSpan *span_of(const ScheduleWalk *w, int stage, int i)

@@ -18,6 +18,10 @@ struct Timeline {
     double     device, host, link[2];            /* when each is free; links: intra-node, inter-node */
     double            until[LEDGER_GROUPS][DEVICE_CALLS]; /* when a call ends */
     double            least[LEDGER_GROUPS][DEVICE_CALLS]; /* seconds of it that nothing hides */
+    double            takes[LEDGER_GROUPS][DEVICE_CALLS]; /* without calls before it */
+    double            sent[2];                   /* seconds of a phase that each link carries */
+    int               sender[2];                 /* the group of its last call */
+    bool       stages, single;                   /* of a pipeline; one micro-batch a step */
     double     lane[COPY_STREAMS], mark[COPY_EVENTS];
     CostPhase phase;
     int        chunk;
@@ -171,6 +175,13 @@ static void host_call(Timeline *p, const CostCall *c)
     note_call(p, c, delay);
 }
 
+/* The end of a call of so many seconds that is started now. */
+static double occupy_link(Timeline *p, int link, double now, double seconds, int group)
+{
+    p->sent[link] += seconds, p->sender[link] = group;
+    return p->link[link] = fmax(now, p->link[link]) + seconds;
+}
+
 static void meter_start(CostListener *m, const CostCall *c)
 {
     Timeline *p = (Timeline *)m;
@@ -180,7 +191,7 @@ static void meter_start(CostListener *m, const CostCall *c)
         return;
     }
     p->host += p->hw.launch;
-    p->until[c->group][c->slot] = p->least[c->group][c->slot] = 0;
+    p->until[c->group][c->slot] = p->least[c->group][c->slot] = p->takes[c->group][c->slot] = 0;
     if (c->kind == CALL_RECV) return;
     Transfer t = transfer_of(p, c);
     double seconds = fmax(t.intra, t.inter) + t.delay;
@@ -190,21 +201,29 @@ static void meter_start(CostListener *m, const CostCall *c)
         return;
     }
     double now = fmax(p->device, p->host), ends = now;
-    if (t.intra > 0) ends = p->link[0] = fmax(now, p->link[0]) + t.intra;
-    if (t.inter > 0) ends = fmax(ends, p->link[1] = fmax(now, p->link[1]) + t.inter);
+    if (t.intra > 0) ends = occupy_link(p, 0, now, t.intra, c->group);
+    if (t.inter > 0) ends = fmax(ends, occupy_link(p, 1, now, t.inter, c->group));
     p->until[c->group][c->slot] = ends + t.delay;
+    p->takes[c->group][c->slot] = seconds;
     p->least[c->group][c->slot] = is_sharing(c->group) ? (1 - engine_row_at(0)->dp_hides) * seconds : 0;
     note_call(p, c, seconds);
 }
 
+static void wait_for_call(Timeline *p, int group, double wait)
+{
+    p->device += wait;
+    run_of(p)->exposed[group] += wait;
+    if (in_run(p)) p->time.exposed[group] += wait;
+}
+
+/* A dispatch that waits behind another call waits for that one. */
 static void meter_join(CostListener *m, int group, int slot)
 {
     Timeline *p = (Timeline *)m;
     if (!p->on) return;
     double wait = fmax(p->least[group][slot], p->until[group][slot] - p->device);
-    p->device += wait;
-    run_of(p)->exposed[group] += wait;
-    if (in_run(p)) p->time.exposed[group] += wait;
+    if (is_dispatch(group)) run_of(p)->dispatch += fmin(fmax(0, wait), p->takes[group][slot]);
+    wait_for_call(p, group, wait);
 }
 
 static void meter_fetch(CostListener *m)
@@ -237,18 +256,43 @@ static void meter_side(CostListener *m, CostSide what, int lane, int id, int64_t
 
 /* ---- phases ---- */
 
+/* Between two passes of a stage others run, in an order that the dry run does not have: each begins with idle
+ * links, and takes no less than its own calls do. So does the last micro-batch, if it is not the first. */
+static bool begins_idle(const Timeline *p, CostPhase what, bool last)
+{
+    bool first_of_last = last && !p->last;
+    return what <= COST_BACKWARD && (p->stages ? !last || first_of_last : p->single && first_of_last);
+}
+
+static void idle_links(Timeline *p)
+{
+    p->link[0] = p->link[1] = p->device;
+    for (int g = 0; g < LEDGER_GROUPS; g++)
+        for (int k = 0; k < DEVICE_CALLS; k++) p->until[g][k] = fmin(p->until[g][k], p->device);
+}
+
+static void finish_calls(Timeline *p)
+{
+    for (int k = 0; k < 2 && p->stages && in_run(p); k++) {
+        double left = p->since + p->sent[k] - p->device;
+        if (left > 0) wait_for_call(p, p->sender[k], left);
+    }
+}
+
 static void end_phase(Timeline *p)
 {
     StageTime *t = &p->time;
-    double     took = p->device - p->since;
     if (!p->on) return;
-    run_of(p)->seconds += took;
+    finish_calls(p);
+    double took = p->device - p->since;
+    run_of(p)->seconds += took, run_of(p)->sent += fmax(p->sent[0], p->sent[1]);
     if (in_run(p)) *(p->phase == COST_FORWARD ? &t->forward : &t->backward) += took;
 }
 
 static void restart(Timeline *p)
 {
-    Timeline fresh = { .meter = p->meter, .hw = p->hw, .uneven = p->uneven };
+    Timeline fresh = { .meter = p->meter, .hw = p->hw, .uneven = p->uneven, .stages = p->stages,
+                       .single = p->single };
     *p = fresh;
 }
 
@@ -261,6 +305,8 @@ static void meter_phase(CostListener *m, CostPhase what, int chunk, bool last)
         return;
     }
     end_phase(p);
+    if (begins_idle(p, what, last)) idle_links(p);
+    p->sent[0] = p->sent[1] = 0;
     p->on = true, p->phase = what, p->chunk = chunk, p->last = last, p->since = p->device;
     if (what == COST_FORWARD) p->host = p->device;
     if (what <= COST_BACKWARD && chunk >= p->time.chunks) p->time.chunks = chunk + 1;
@@ -281,6 +327,7 @@ Status timeline_open(Timeline **out, const Hardware *hw, const EngineConf *conf,
     if (!p) return fail(E_FIT, "no host memory for a timeline");
     p->hw = *hw, p->hw.launch = launch_time(hw, conf);
     p->uneven = shared ? uneven : 1;
+    p->stages = conf->ranks.layout.pp > 1, p->single = conf->ranks.micro <= 1;
     p->meter  = (CostListener){ meter_op, meter_start, meter_join, meter_fetch, meter_side, meter_phase,
                                 NULL, NULL };
     return OK;
