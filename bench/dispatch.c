@@ -31,7 +31,8 @@ static void declare(ExpertLayer *l, Param *p, int rank, const int64_t *n)
     memcpy(p->shard.shape, n, (size_t)rank * sizeof *n);
 }
 
-bool dispatcher_refuses(const char *name, int ranks, int per_node)
+/* Whether the dispatcher works within a node alone and the world spans several. */
+static bool dispatcher_refuses(const char *name, int ranks, int per_node)
 {
     return dispatcher_within_node(&dispatcher_rows[dispatcher_find(name)]) && ranks > per_node;
 }

@@ -26,8 +26,6 @@ typedef struct ExpertLayer {
 MUST Status expert_layer_open(ExpertLayer *l, const DispatchBench *b, int64_t T, const char *dispatcher,
                               Comm *world, const char *backend, size_t bytes);
 void        expert_layer_close(ExpertLayer *l);
-/* A dispatcher that works within a node, for a world that spans several. */
-bool        dispatcher_refuses(const char *name, int ranks, int per_node);
 
 /* Ranks that mpirun has started: times of peer and alltoall on the device, against copies within it. */
 MUST Status dispatch_ranks_run(const DispatchBench *b);

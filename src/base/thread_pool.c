@@ -125,14 +125,6 @@ void thread_pool_submit(ThreadPool *p, ThreadPoolJob *j, int64_t count, ThreadPo
     pthread_mutex_unlock(&p->lock);
 }
 
-bool thread_pool_done(ThreadPool *p, ThreadPoolJob *j)
-{
-    pthread_mutex_lock(&p->lock);
-    bool done = j->left == 0;
-    pthread_mutex_unlock(&p->lock);
-    return done;
-}
-
 Status thread_pool_wait(ThreadPool *p, ThreadPoolJob *j)
 {
     pthread_mutex_lock(&p->lock);

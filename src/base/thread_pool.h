@@ -27,13 +27,13 @@ typedef Status ThreadPoolFn(void *arg, int64_t i);
 
 typedef struct ThreadPoolJob { /* memory of the caller; must stay until thread_pool_wait has returned */
     ThreadPoolFn *fn;
-    void   *arg;
+    void         *arg;
     int64_t count, next, left;        /* calls in all, the next to hand out, those not finished */
     Status  status;
     int64_t failed;                   /* the index whose failure status and text describe */
     char    text[1024];
     struct Activity *activity;        /* of the thread that submitted the job; its calls mark there */
-    struct ThreadPoolJob *behind;           /* queue of jobs that still have calls to hand out */
+    struct ThreadPoolJob *behind;     /* queue of jobs that still have calls to hand out */
 } ThreadPoolJob;
 
 typedef struct ThreadPool {
@@ -42,15 +42,13 @@ typedef struct ThreadPool {
     pthread_t      *thread;
     int             workers;
     bool            open, stop;
-    ThreadPoolJob        *queue;
+    ThreadPoolJob  *queue;
 } ThreadPool;
 
 MUST Status thread_pool_open(ThreadPool *p, int workers);
 void        thread_pool_close(ThreadPool *p); /* finishes what was submitted; twice is fine */
 
 void        thread_pool_submit(ThreadPool *p, ThreadPoolJob *j, int64_t count, ThreadPoolFn *fn, void *arg);
-bool        thread_pool_done(ThreadPool    *p,
-                             ThreadPoolJob *j); /* does not wait; thread_pool_wait must still be called */
 MUST Status thread_pool_wait(ThreadPool *p, ThreadPoolJob *j);
 MUST Status thread_pool_run(ThreadPool *p, int64_t count, ThreadPoolFn *fn, void *arg);
 

@@ -83,11 +83,12 @@ Status ask_model_load(AskModel *m, const Budget *b, int64_t docs)
 
 bool ask_model_has_documents(const AskModel *m) { return !m->model.e.mesh.at[AX_DP]; }
 
-bool ask_model_takes_part(const AskModel *m) { return m->stream.docs || decode_in_lockstep(&m->model.e); }
+/* A replica without documents computes where the others need it. */
+static bool takes_part(const AskModel *m) { return m->stream.docs || decode_in_lockstep(&m->model.e); }
 
 Status ask_model_answer(AskModel *m, Ids *out)
 {
-    return ask_model_takes_part(m) ? generate(&m->gen, &m->stream, &m->how, out) : OK;
+    return takes_part(m) ? generate(&m->gen, &m->stream, &m->how, out) : OK;
 }
 
 void ask_model_unload(AskModel *m)

@@ -42,8 +42,6 @@ MUST Status ask_model_load(AskModel *m, const Budget *b, int64_t docs);
 void        ask_model_unload(AskModel *m); /* before the world closes; twice is fine */
 void        ask_model_close(AskModel *m);
 
-/* Whether this rank computes: a replica without documents does where the others need it. */
-bool        ask_model_takes_part(const AskModel *m);
 /* The answers to the stream's documents, appended to out; on_token may be NULL. Collective. */
 MUST Status ask_model_answer(AskModel *m, Ids *out);
 /* Whether this rank's replica gets the documents. */

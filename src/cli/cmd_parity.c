@@ -17,7 +17,7 @@
  * products (of a case that was recorded with them, in f32) the last bit of a sum may decide between two
  * codes. References of gated delta nets invert matrices in f32, which leaves an error of 1e-5 a layer in
  * what they record; over steps of AdamW a router with a near tie then chooses another expert. */
-const ParityTolerance parity_kinds[PARITY_KINDS] = {
+static const ParityTolerance parity_kinds[PARITY_KINDS] = {
     [PARITY_LOSS]      = { "loss",             1e-6, 2e-2,     1e-3, 1e-5 },
     [PARITY_AUX]       = { "aux loss",         1e-6, 5e-2,     1e-3, 1e-5 },
     [PARITY_POSITIONS] = { "position ids",     0,    0,        0,    0    },

@@ -39,9 +39,9 @@ MUST Status    program_run(const Program *p, int argc, char **argv);
 MUST Status    command_run(const char *program, const Command *c, int argc, char **argv);
 
 const Command *command_find(const Program *p, const char *name);         /* NULL: no such verb */
-MUST Status command_unknown(const Program *p, const char *name); /* names the nearest verb, if any is near */
-MUST Status command_help(const Program *p, int argc,
-                         char **argv); /* help [verb | section | --man | --completion SHELL] */
+MUST Status    command_unknown(const Program *p, const char *name);      /* names the nearest one */
+/* help [verb | section | --man | --completion SHELL] */
+MUST Status    command_help(const Program *p, int argc, char **argv);
 
 /* command_man.c, command_completion.c */
 void           command_man(FILE *out, const Program *p);

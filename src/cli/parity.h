@@ -35,7 +35,6 @@ typedef enum {
 } ParityKind;
 
 typedef struct ParityTolerance { const char *name; double f32, bf16, fp8, delta_net; } ParityTolerance;
-extern const ParityTolerance parity_kinds[PARITY_KINDS];      /* cmd_parity.c */
 
 typedef struct ParityRow { int64_t compared; double worst; char where[140]; } ParityRow;
 

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-Status mpi_load(MpiLibrary *l)
+static Status mpi_load(MpiLibrary *l)
 {
     void *file = dlopen("libmpi.so.40", RTLD_NOW | RTLD_GLOBAL);        /* its plugins need global symbols */
     if (!file)

@@ -48,8 +48,6 @@ typedef struct MpiLibrary {
     MPI_Errhandler errors_return;
 } MpiLibrary;
 
-MUST Status mpi_load(MpiLibrary *l);
-
 /* Staging memory on the host, used by one job at a time in the order they were started, the same on all
  * ranks. */
 typedef struct MpiStaging {

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-void local_move(Backend *be, void *to, const void *from, int64_t bytes)
+static void local_move(Backend *be, void *to, const void *from, int64_t bytes)
 {
     if (to == from || !bytes) return;
     if (be->device->host_memory) memmove(to, from, (size_t)bytes);

@@ -97,7 +97,7 @@ static bool connect_to(Heartbeat *h, const HeartbeatEndpoint *endpoint, int addr
 }
 
 /* Signals go to the main thread. */
-Status heartbeat_start_thread(Heartbeat *h, pthread_t *thread, void *(*run)(void *))
+static Status start_thread(Heartbeat *h, pthread_t *thread, void *(*run)(void *))
 {
     sigset_t all, old;
     sigfillset(&all);
@@ -109,11 +109,11 @@ Status heartbeat_start_thread(Heartbeat *h, pthread_t *thread, void *(*run)(void
 
 static Status start_threads(Heartbeat *h)
 {
-    TRY(heartbeat_start_thread(h, &h->thread, run_thread));
+    TRY(start_thread(h, &h->thread, run_thread));
     h->running = true;
-    TRY(heartbeat_start_thread(h, &h->device, heartbeat_run_device));
+    TRY(start_thread(h, &h->device, heartbeat_run_device));
     h->device_running = true;
-    TRY(heartbeat_start_thread(h, &h->writer, heartbeat_run_writer));
+    TRY(start_thread(h, &h->writer, heartbeat_run_writer));
     h->writer_running = true;
     return OK;
 }

@@ -85,7 +85,6 @@ void heartbeat_exit(Heartbeat *h, const char *why, bool record) __attribute__((n
 void heartbeat_explain(Heartbeat *h);
 void heartbeat_print_states(Heartbeat *h);                        /* of the writer; without the lock */
 
-MUST Status heartbeat_start_thread(Heartbeat *h, pthread_t *thread, void *(*run)(void *));
 void *heartbeat_run_device(void *heartbeat);
 void *heartbeat_run_writer(void *heartbeat);
 void heartbeat_say(Heartbeat *h, const char *line);               /* one of the last lines */

@@ -75,9 +75,8 @@ void  comm_stick(Comm *c, Status s);
 const char *call_name(CallKind k);
 int64_t     call_row(Tensor t);                          /* bytes of a row of dim 0 */
 
-/* Copies within the backend's memory; the meta backend copies nothing. */
-void  local_move(Backend *be, void *to, const void *from, int64_t bytes);
-/* Copies this rank's own part of a call to its place. */
+/* Copies this rank's own part of a call to its place, within the backend's memory; the meta backend copies
+ * nothing. */
 void  local_part(Comm *c, const CommCall *call);
 
 /* out[i] = part[0][i] + part[1][i] + … in this order, for n elements; out may be one of the parts. */

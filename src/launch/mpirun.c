@@ -44,7 +44,8 @@ Status mpirun_find(Mpirun *m, const char *name)
 
 /* ---- its command line ---- */
 
-bool mpirun_allocation(void)
+/* A batch system has allocated several hosts, which mpirun asks it for. */
+static bool is_allocated(void)
 {
     const char *nodes = getenv("SLURM_JOB_NUM_NODES");
     return (nodes && atoi(nodes) > 1) || getenv("PBS_NODEFILE") || getenv("LSB_DJOB_HOSTFILE");
@@ -113,7 +114,7 @@ static Status add_environment(Words *w, const Mpirun *m, const RankCommand *c)
 {
     TRY(words_add(w, LAUNCH_VARIABLE "=%s%s", c->bind ? "bind" : "plain", c->verbose ? "-verbose" : ""));
     TRY(words_add(w, "CUDA_DEVICE_ORDER=PCI_BUS_ID"));
-    if (c->hosts.n || mpirun_allocation()) return OK;
+    if (c->hosts.n || is_allocated()) return OK;
     TRY(words_add(w, "OMPI_MCA_pml=ob1"));
     TRY(words_add(w, "OMPI_MCA_btl=self,%s", m->major < 5 ? "vader" : "sm"));
     return words_add(w, "PMIX_MCA_ptl_tcp_if_include=lo");

@@ -26,7 +26,5 @@ typedef struct RankCommand {
 MUST Status mpirun_find(Mpirun *m, const char *name);
 /* The command, and NAME=VALUE words for its environment. */
 MUST Status mpirun_command(Words *command, Words *environment, const Mpirun *m, const RankCommand *c);
-/* A batch system has allocated several hosts, which mpirun asks it for. */
-bool        mpirun_allocation(void);
 
 #endif

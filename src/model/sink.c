@@ -48,7 +48,7 @@ void sink_put(Sink *s, const void *src, DType from, int64_t n)
     }
 }
 
-void sink_zero(Sink *s, int64_t n)
+static void put_zeros(Sink *s, int64_t n)
 {
     static const float zeros[1024];
     for (int64_t k; n > 0; n -= k) {
@@ -63,7 +63,7 @@ void sink_zero_padding(Sink *s, const Param *p, ShardView h)
     if (from < 0) from = 0;
     if (p->shard.real_rows == p->shard.shape[0] || from >= h.n) return;
     sink_seek(s, from);
-    sink_zero(s, h.n - from);
+    put_zeros(s, h.n - from);
 }
 
 Status sink_close(Sink *s)

@@ -15,7 +15,6 @@ typedef struct Sink {
 MUST Status sink_open(Sink *s, Backend *be, Tensor t);      /* be NULL: t is in host memory */
 void        sink_seek(Sink *s, int64_t at);
 void        sink_put(Sink *s, const void *src, DType from, int64_t n);      /* src may be unaligned */
-void        sink_zero(Sink *s, int64_t n);
 /* Writes zeros to the padding rows of h, the view of p that the sink writes to. */
 void        sink_zero_padding(Sink *s, const Param *p, ShardView h);
 MUST Status sink_close(Sink *s);                              /* waits until all elements are uploaded */

@@ -115,9 +115,8 @@ struct Dispatcher {
     char          why[300];
 };
 
-/* Rows that a rank gets in the worst case; and rows that its buffers hold: rank_capacity even shares, by
- * default two of them or what 64 MiB hold if that is more, and never more than the worst case. */
-int64_t     dispatch_max_rows(const DispatchConf *conf, int ep, int etp);
+/* Rows that the buffers of a rank hold: rank_capacity even shares, by default two of them or what 64 MiB hold
+ * if that is more, and never more than the worst case. */
 int64_t     dispatch_row_capacity(const DispatchConf *conf, int ep, int etp);
 
 /* Opens the dispatcher that conf names over mesh, or fails with the reason. A step allocates nothing but the

@@ -103,8 +103,9 @@ void routing_scratch_note(const Pass *c)
 /* Rows that token chunks of one token of every member may make: the smallest chunks there are. */
 static int64_t smallest_chunk_rows(const MoeShape *s, int members) { return members * s->K; }
 
-/* A token goes to at most K experts of one rank, or to all experts of that rank. */
-int64_t dispatch_max_rows(const DispatchConf *conf, int ep, int etp)
+/* Rows that a rank gets in the worst case: a token goes to at most K experts of one rank, or to all of its
+ * experts. */
+static int64_t most_rows(const DispatchConf *conf, int ep, int etp)
 {
     const MoeShape *s = &conf->shape;
     int64_t local = s->E / ep, worst = (int64_t)ep * etp * s->T * (s->K < local ? s->K : local);
@@ -118,7 +119,7 @@ int64_t dispatch_row_capacity(const DispatchConf *conf, int ep, int etp)
     static const double DEFAULT_SHARES = 2, SMALL_BUFFER = 64 << 20;              /* bytes */
     const MoeShape *s = &conf->shape;
     bool   is_set = conf->rank_capacity > 0;
-    double worst = (double)dispatch_max_rows(conf, ep, etp);
+    double worst = (double)most_rows(conf, ep, etp);
     double small = s->row ? SMALL_BUFFER / (double)s->row : worst;
     double rows = (is_set ? conf->rank_capacity : DEFAULT_SHARES) * (double)(s->T * s->K * etp);
     if (!is_set) rows = fmax(rows, fmax(small, (double)smallest_chunk_rows(s, ep * etp)));
@@ -134,7 +135,7 @@ static void set_sizes(Dispatcher *d, const Mesh *mesh)
     d->domain_size   = mesh->comm[GR_ep_intra_node]->size, d->domains = mesh->comm[GR_ep_inter_node]->size;
     d->local_experts = s->E / mesh_size(mesh, AX_EP);
     d->row_capacity  = dispatch_row_capacity(&d->conf, d->n / d->etp, d->etp);
-    d->bounded = d->row_capacity < dispatch_max_rows(&d->conf, d->n / d->etp, d->etp);
+    d->bounded = d->row_capacity < most_rows(&d->conf, d->n / d->etp, d->etp);
     int64_t chunk = d->conf.chunk > 0 ? d->conf.chunk : (s->T + 3) / 4;
     int64_t chunks = chunk && d->row->pipelined ? (s->T + chunk - 1) / chunk : 1;
     d->exchange_chunks = chunks < 1 ? 1 : chunks > DISPATCH_CHUNKS ? DISPATCH_CHUNKS : (int)chunks;

@@ -281,7 +281,7 @@ PipeLayoutSpec rules_pipe_layout(const RuleInput *x)
                              .count_loss = x->count_loss };
 }
 
-PipeShape rules_pipe(const RuleInput *x, int chunks)
+static PipeShape pipe_shape(const RuleInput *x, int chunks)
 {
     int64_t step = x->micro_tokens * (x->world / (x->tp * x->cp * x->pp));
     return (PipeShape){ .stages = (int)x->pp, .chunks = chunks, .group = (int)x->group,
@@ -299,7 +299,7 @@ Status rules_print(FILE *out, const RuleInput *x, const Mesh *m)
     mesh_print(out, m ? m : &made);
     if (x->pp == 1) return OK;
     TRY(pipe_layout_open(&cut, &ask));
-    PipeShape shape = rules_pipe(x, cut.chunks);
+    PipeShape shape = pipe_shape(x, cut.chunks);
     pipe_layout_print(out, &cut);
     pipe_layout_close(&cut);
     return pipe_print(out, &shape);

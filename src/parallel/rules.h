@@ -71,7 +71,6 @@ bool        rules_legal(const RuleInput *x);                           /* no rul
 /* The result of a legal layout. */
 MeshLayout      rules_layout(const RuleInput *x);
 PipeLayoutSpec   rules_pipe_layout(const RuleInput *x);
-PipeShape   rules_pipe(const RuleInput *x, int chunks);
 /* Prints mesh, layers by stage and schedule. m NULL: of rank 0. */
 MUST Status rules_print(FILE *out, const RuleInput *x, const Mesh *m);
 

@@ -21,7 +21,8 @@ static PassKind pass_of(const Ledger *l, const ActivityPlace *at)
     return !strcmp(at->pass, "backward") ? PASS_BACKWARD : PASS_FORWARD;
 }
 
-void host_place_text(char *out, size_t n, const HostPlace *p)
+/* "backward of micro-batch 2, decoder layer 7" */
+static void host_place_text(char *out, size_t n, const HostPlace *p)
 {
     static const char *const passes[PASS_N] = { "between passes", "forward", "backward", "update" };
     static const char *const parts[PART_N + 1] = { "vision", "merger", "decoder", "head", "optimizer", "" };

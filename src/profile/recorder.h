@@ -64,7 +64,5 @@ void recorder_add(Recorder *r, HostKind kind, int id, double from, double to);
  * back: untag sets all but the micro-batch, and returns the op. */
 uint32_t host_tag(int op, const HostPlace *p);
 int      host_untag(uint32_t tag, HostPlace *p);
-/* "backward of micro-batch 2, decoder layer 7" */
-void host_place_text(char *out, size_t n, const HostPlace *p);
 
 #endif

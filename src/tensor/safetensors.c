@@ -404,12 +404,3 @@ const char *st_meta(const SafeTensors *s, const char *key)
         if (!strcmp(s->meta[i].key, key)) return s->meta[i].value;
     return NULL;
 }
-
-/* A hint to the kernel: it affects speed only. */
-void st_prefetch(const SafeTensors *s, const StTensor *t)
-{
-    const StFile *f = &s->file[t->file];
-    size_t        page = (size_t)sysconf(_SC_PAGESIZE), from = (size_t)((const char *)t->data - f->bytes);
-    if (!f->mapped || !t->bytes) return;
-    (void)madvise((char *)f->bytes + from / page * page, from % page + t->bytes, MADV_WILLNEED);
-}

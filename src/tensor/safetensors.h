@@ -73,7 +73,6 @@ void            st_read(float *out, const StTensor *t, int64_t from, int64_t n);
 MUST Status     st_check_scales(const SafeTensors *s);        /* each has the other, or E_DATA */
 bool            st_is_scale(const char *name);
 void            st_link_scales(SafeTensors *s);               /* sets StTensor.scale; st_open does it */
-void            st_prefetch(const SafeTensors *s, const StTensor *t);             /* begin reading ahead */
 
 typedef struct StWriter {
     char   *dir, *name;               /* name: of the one file, or NULL for a folder's model*.safetensors */
