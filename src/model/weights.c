@@ -5,28 +5,10 @@
 #include "model/weights_private.h"
 
 #include "base/thread_pool.h"
-#include "model/code_stage.h"
-#include "model/fp8_stage.h"
-#include "model/sink.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* [E, out, in]; [E, in, out]; one tensor each; MXFP4 codes of [E, out, in] and their scales */
-typedef enum { FUSED_OUT, FUSED_IN, PER_EXPERT, MXFP4 } ExpertForm;
-
-typedef struct WeightLoader {
-    Model             *m;
-    Backend           *be;
-    const SafeTensors *st;
-    const char        *prefix;
-    Fp8Stage          *stage;            /* of weights in 8 bits; NULL: there are none */
-    CodeStage         *codes;            /* of weights in int8 or nf4; likewise */
-    int64_t            read;             /* elements */
-    Meter             *meter;            /* of their bytes; or NULL */
-} WeightLoader;
 
 void weights_file_name(char *out, size_t n, const ModelShape *s, const char *name)
 {
@@ -44,14 +26,14 @@ static void full_name(char *out, size_t n, const WeightLoader *l, const char *na
     else            weights_file_name(out, n, &l->m->shape, name);
 }
 
-static const StTensor *find_tensor(const WeightLoader *l, const char *name)
+const StTensor *weights_find_tensor(const WeightLoader *l, const char *name)
 {
     char full[300];
     full_name(full, sizeof full, l, name);
     return st_find(l->st, full);
 }
 
-static Status get_tensor(const WeightLoader *l, const char *name, const StTensor **t)
+Status weights_get_tensor(const WeightLoader *l, const char *name, const StTensor **t)
 {
     char full[300];
     full_name(full, sizeof full, l, name);
@@ -66,7 +48,7 @@ Tensor weights_piece_view(const Param *p, Tensor t, int i)
     return p->ndim == 1 ? t_cols(t, from, p->piece[i].rows) : t_rows(t, from, p->piece[i].rows);
 }
 
-static bool shape_is(const StTensor *t, int rank, const int64_t *shape)
+bool weights_shape_is(const StTensor *t, int rank, const int64_t *shape)
 {
     if (t->rank != rank) return false;
     for (int i = 0; i < rank; i++)
@@ -74,7 +56,7 @@ static bool shape_is(const StTensor *t, int rank, const int64_t *shape)
     return true;
 }
 
-static Status wrong_shape(const StTensor *t, int rank, const int64_t *want)
+Status weights_wrong_shape(const StTensor *t, int rank, const int64_t *want)
 {
     char a[ST_SHAPE_TEXT], b[ST_SHAPE_TEXT];
     return fail(E_DATA, "%s has shape %s in the file and %s by config.json", t->name,
@@ -86,8 +68,7 @@ static const char *element(const StTensor *t, int64_t i)
     return (const char *)t->data + (size_t)i * dtype_size(t->dtype);
 }
 
-/* Codes with scales of blocks are decoded, a piece at a time. */
-static void put_elements(Sink *out, const StTensor *t, int64_t from, int64_t n)
+void weights_put_elements(Sink *out, const StTensor *t, int64_t from, int64_t n)
 {
     enum { PIECE = 4096 };
     float value[PIECE];
@@ -102,203 +83,25 @@ static void put_elements(Sink *out, const StTensor *t, int64_t from, int64_t n)
     }
 }
 
-/* Writes the elements of range c from a tensor that starts at offset `base` of the whole parameter. */
-static void put_range(Sink *out, const StTensor *t, const StridedRange *c, int64_t base)
+void weights_put_range(Sink *out, const StTensor *t, const StridedRange *c, int64_t base)
 {
     for (int64_t i = 0; i < c->count; i++)
-        put_elements(out, t, c->at + i * c->stride - base, c->len);
+        weights_put_elements(out, t, c->at + i * c->stride - base, c->len);
 }
 
 static Status piece_tensor(const WeightLoader *l, const Piece *q, const StTensor **t)
 {
-    TRY(get_tensor(l, q->name, t));
-    return shape_is(*t, q->rank, q->shape) ? OK : wrong_shape(*t, q->rank, q->shape);
+    TRY(weights_get_tensor(l, q->name, t));
+    return weights_shape_is(*t, q->rank, q->shape) ? OK : weights_wrong_shape(*t, q->rank, q->shape);
 }
 
-static Status load_piece(WeightLoader *l, Sink *out, const Param *p, int i, const StridedRange *c)
+/* Writes the elements of range c of p; i is the piece of a parameter of rows that has them. */
+static Status load_range(WeightLoader *l, Sink *out, const Param *p, int i, const StridedRange *c)
 {
     const StTensor *t;
+    if (p->form != FORM_ROWS) return weights_load_experts(l, out, p, c);
     TRY(piece_tensor(l, &p->piece[i], &t));
-    put_range(out, t, c, piece_at(p, i));
-    return OK;
-}
-
-/* "….experts." of the name of a fused tensor. */
-static void experts_prefix(char *out, size_t n, const Param *p)
-{
-    const char *dot = strrchr(p->piece[0].name, '.');
-    snprintf(out, n, "%.*s", (int)(dot - p->piece[0].name) + 1, p->piece[0].name);
-}
-
-/* [E, out, in] or [E, in, out], by shape. If out == in for one of gate_up_proj and down_proj, the other
- * decides: gate_up_proj is twice as wide, so they cannot both be square. */
-static Status fused_form(ExpertForm *form, WeightLoader *l, const Param *p)
-{
-    static const char *const names[2] = { "gate_up_proj", "down_proj" };
-    int64_t E = p->shape[0], D = l->m->shape.text.D, F = l->m->shape.text.F;
-    int64_t out[2][3] = { { E, 2 * F, D }, { E, D, F } }, in[2][3] = { { E, D, 2 * F }, { E, F, D } };
-    char base[120], name[160];
-    experts_prefix(base, sizeof base, p);
-    int votes_out = 0, votes_in = 0;
-    for (int k = 0; k < 2; k++) {
-        snprintf(name, sizeof name, "%s%s", base, names[k]);
-        const StTensor *t;
-        TRY(get_tensor(l, name, &t));
-        bool a = shape_is(t, 3, out[k]), b = shape_is(t, 3, in[k]);
-        if (!a && !b) return wrong_shape(t, 3, out[k]);
-        votes_out += a && !b, votes_in += b && !a;
-    }
-    if (votes_out && votes_in)
-        return fail(E_DATA, "%s*: gate_up_proj and down_proj have different layouts in the file", base);
-    *form = votes_in ? FUSED_IN : FUSED_OUT;
-    return OK;
-}
-
-static Status expert_form(ExpertForm *form, WeightLoader *l, const Param *p)
-{
-    char base[120], one[160];
-    experts_prefix(base, sizeof base, p);
-    snprintf(one, sizeof one, "%s0.%s.weight", base, shape_names(&l->m->shape)->expert_part[2]);
-    bool fused = find_tensor(l, p->piece[0].name), each = find_tensor(l, one);
-    if (fused && each) return fail(E_DATA, "%s*: the file has experts both fused and one by one; keep one "
-                                   "form", base);
-    if (each) return *form = PER_EXPERT, OK;
-    snprintf(one, sizeof one, "%s_blocks", p->piece[0].name);
-    if (!fused && find_tensor(l, one)) return *form = MXFP4, OK;
-    return fused_form(form, l, p);
-}
-
-static int64_t expert_parts(const Param *p) { return p->form == FORM_EXPERT_GATE_UP ? 2 : 1; }
-
-/* Tensor u of the per-expert tensors in the order of the fused one: gate, up, gate… */
-static Status expert_tensor(WeightLoader *l, const Param *p, int64_t u, const StTensor **t)
-{
-    int64_t parts = expert_parts(p), want[2] = { p->shape[1] / parts, p->shape[2] };
-    char base[120], name[200];
-    experts_prefix(base, sizeof base, p);
-    snprintf(name, sizeof name, "%s%lld.%s.weight", base, (long long)(u / parts),
-             shape_names(&l->m->shape)->expert_part[parts == 2 ? u % 2 : 2]);
-    TRY(get_tensor(l, name, t));
-    return shape_is(*t, 2, want) ? OK : wrong_shape(*t, 2, want);
-}
-
-static Status load_per_expert(WeightLoader *l, Sink *out, const Param *p, const StridedRange *c)
-{
-    int64_t block = p->shape[1] * p->shape[2] / expert_parts(p), at = -1;
-    const StTensor *t = NULL;
-    for (int64_t i = 0; i < c->count; i++)
-        for (int64_t done = 0, n; done < c->len; done += n) {
-            int64_t from = c->at + i * c->stride + done;
-            if (from / block != at) TRY(expert_tensor(l, p, at = from / block, &t));
-            n = block - from % block < c->len - done ? block - from % block : c->len - done;
-            put_elements(out, t, from % block, n);
-        }
-    return OK;
-}
-
-/* In tiles, so that both sides stay in cache. */
-void weights_transpose(float *dst, const float *src, int64_t rows, int64_t cols)
-{
-    enum { TILE = 32 };
-    for (int64_t i = 0; i < rows; i += TILE)
-        for (int64_t j = 0; j < cols; j += TILE)
-            for (int64_t r = i; r < rows && r < i + TILE; r++)
-                for (int64_t k = j; k < cols && k < j + TILE; k++) dst[k * rows + r] = src[r * cols + k];
-}
-
-/* A block of one expert: rows [row, row + rows) by columns [col, col + cols) of its (full[1], full[2]). */
-typedef struct Block { int64_t expert, row, rows, col, cols; } Block;
-
-/* The largest block of one expert that starts with element k of the i-th part of range c. */
-static Block block_at(const Param *p, const StridedRange *c, int64_t i, int64_t k)
-{
-    int64_t R = p->shape[1], W = p->shape[2], from = c->at + i * c->stride + k, left = c->len - k;
-    Block b = { .expert = from / (R * W), .row = from / W % R, .rows = 1, .col = from % W };
-    int64_t below = R - b.row;
-    b.cols = left < W - b.col ? left : W - b.col;
-    if (!k && c->len < W && c->len == b.cols && c->stride == W)
-        b.rows = c->count - i < below ? c->count - i : below;         /* the same columns of row after row */
-    else if (b.cols == W)
-        b.rows = left / W < below ? left / W : below;
-    return b;
-}
-
-/* From [E, in, out], whose rows are the columns of p. buf: for two experts. */
-static void put_transposed(Sink *out, const Param *p, const StTensor *t, const Block *b, float *buf)
-{
-    int64_t n = b->rows * b->cols;
-    for (int64_t j = 0; j < b->cols; j++) {
-        int64_t row = b->expert * p->shape[2] + b->col + j;
-        st_read(buf + j * b->rows, t, row * p->shape[1] + b->row, b->rows);
-    }
-    weights_transpose(buf + n, buf, b->cols, b->rows);
-    sink_put(out, buf + n, F32, n);
-}
-
-static Status load_transposed(Sink *out, const Param *p, const StTensor *t, const StridedRange *c)
-{
-    float *buf = malloc((size_t)(p->shape[1] * p->shape[2]) * 2 * sizeof *buf);
-    if (!buf) return fail(E_FIT, "%s: no host memory to transpose an expert", t->name);
-    for (int64_t i = 0, k = 0; i < c->count;) {
-        Block b = block_at(p, c, i, k);
-        put_transposed(out, p, t, &b, buf);
-        if (b.cols == c->len) i += b.rows;                            /* whole parts of the range */
-        else k += b.rows * b.cols;
-        if (k == c->len) i++, k = 0;
-    }
-    free(buf);
-    return OK;
-}
-
-/* A byte of codes is two values, the low half first; 32 values in a row share a scale, a power of two. */
-enum { MX_BLOCK = 32 };
-
-static Status mxfp4_tensors(WeightLoader *l, const Param *p, const StTensor **codes, const StTensor **scales)
-{
-    int64_t R = p->shape[1], G = p->shape[2] / MX_BLOCK, want[4] = { p->shape[0], R, G, MX_BLOCK / 2 };
-    char name[160];
-    snprintf(name, sizeof name, "%s_blocks", p->piece[0].name);
-    TRY(get_tensor(l, name, codes));
-    snprintf(name, sizeof name, "%s_scales", p->piece[0].name);
-    TRY(get_tensor(l, name, scales));
-    if ((*codes)->dtype != U8 || !shape_is(*codes, 4, want)) return wrong_shape(*codes, 4, want);
-    if ((*scales)->dtype != U8 || !shape_is(*scales, 3, want)) return wrong_shape(*scales, 3, want);
-    return p->shape[2] % MX_BLOCK ? fail(E_DATA, "%s: rows are not whole blocks of %d", name, MX_BLOCK) : OK;
-}
-
-static float mxfp4_value(const StTensor *codes, const StTensor *scales, int64_t i)
-{
-    static const float value[8] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
-    int code = ((const uint8_t *)codes->data)[i / 2] >> (i % 2 ? 4 : 0) & 15;
-    float x = ldexpf(value[code & 7], ((const uint8_t *)scales->data)[i / MX_BLOCK] - 127);
-    return code & 8 ? -x : x;
-}
-
-static Status load_mxfp4(WeightLoader *l, Sink *out, const Param *p, const StridedRange *c)
-{
-    enum { PIECE = 1024 };
-    const StTensor *codes, *scales;
-    float value[PIECE];
-    TRY(mxfp4_tensors(l, p, &codes, &scales));
-    for (int64_t i = 0; i < c->count; i++)
-        for (int64_t done = 0, n; done < c->len; done += n) {
-            n = c->len - done < PIECE ? c->len - done : PIECE;
-            for (int64_t k = 0; k < n; k++)
-                value[k] = mxfp4_value(codes, scales, c->at + i * c->stride + done + k);
-            sink_put(out, value, F32, n);
-        }
-    return OK;
-}
-
-static Status load_experts(WeightLoader *l, Sink *out, const Param *p, const StridedRange *c)
-{
-    ExpertForm form = FUSED_OUT;
-    TRY(expert_form(&form, l, p));
-    if (form == PER_EXPERT) return load_per_expert(l, out, p, c);
-    if (form == MXFP4) return load_mxfp4(l, out, p, c);
-    const StTensor *t = find_tensor(l, p->piece[0].name);
-    if (form == FUSED_IN) return load_transposed(out, p, t, c);
-    put_range(out, t, c, 0);
+    weights_put_range(out, t, c, piece_at(p, i));
     return OK;
 }
 
@@ -316,7 +119,7 @@ static Status load_view(WeightLoader *l, Backend *be, const Param *p, ShardView 
         n = ranges_clip(c, of, n, h.at, h.n);
         for (int k = 0; k < n && !st; k++) {
             sink_seek(&out, c[k].local);
-            st = p->form == FORM_ROWS ? load_piece(l, &out, p, i, &c[k]) : load_experts(l, &out, p, &c[k]);
+            st = load_range(l, &out, p, i, &c[k]);
             *read += c[k].len * c[k].count;
         }
     }
@@ -336,7 +139,7 @@ static Status put_view(Backend *be, const Param *p, int i, const StTensor *t, Sh
     n = ranges_clip(c, of, n, h.at, h.n);
     for (int k = 0; k < n; k++) {
         sink_seek(&out, c[k].local);
-        put_range(&out, t, &c[k], piece_at(p, i));
+        weights_put_range(&out, t, &c[k], piece_at(p, i));
     }
     sink_zero_padding(&out, p, h);
     return sink_close(&out);
@@ -375,8 +178,7 @@ static Status fill_matrix(void *self, Backend *be, const Param *p, Tensor t, int
     Sink          out;
     StridedRange  c = { .at = at, .len = t.n[0], .count = 1 };
     TRY(sink_open(&out, be, t));
-    Status st =
-        p->form == FORM_ROWS ? load_piece(l, &out, p, piece_of(p, at), &c) : load_experts(l, &out, p, &c);
+    Status st = load_range(l, &out, p, piece_of(p, at), &c);
     Status done = sink_close(&out);
     __atomic_add_fetch(&l->read, t.n[0], __ATOMIC_RELAXED);
     return st ? st : done;
@@ -413,102 +215,8 @@ Status weights_check_shapes(Model *m, const SafeTensors *st, const char *prefix,
     WeightLoader l = { .m = m, .st = st, .prefix = prefix };
     const Param *p = m->params.p[i];
     const StTensor *t;
-    ExpertForm form;
     for (int k = 0; p->form == FORM_ROWS && k < p->pieces; k++) TRY(piece_tensor(&l, &p->piece[k], &t));
-    if (p->form == FORM_ROWS) return OK;
-    TRY(expert_form(&form, &l, p));
-    for (int64_t u = 0; form == PER_EXPERT && u < p->shape[0] * expert_parts(p); u++)
-        TRY(expert_tensor(&l, p, u, &t));
-    return OK;
-}
-
-static bool ends_with(const char *s, const char *tail)
-{
-    size_t a = strlen(s), b = strlen(tail);
-    return a >= b && !strcmp(s + a - b, tail);
-}
-
-static bool is_piece(const Model *m, const Piece *q, const char *name)
-{
-    char file[160];
-    weights_file_name(file, sizeof file, &m->shape, q->name);
-    return !strcmp(file, name);
-}
-
-/* Qwen's layers that predict further tokens, which no forward here has. */
-static bool is_foreign_mtp(const ModelShape *s, const char *name)
-{
-    return s->text.gdn.every && !strncmp(name, "mtp.", 4);
-}
-
-/* Files repeat embedding and head beside the layer that predicts further tokens, which may be left out. */
-static bool is_left_out(const ModelShape *s, const char *name)
-{
-    char at[80];
-    if (is_foreign_mtp(s, name)) return true;
-    int  n = snprintf(at, sizeof at, "%slayers.%lld.", s->text_prefix, (long long)s->text.L);
-    if (!s->text.mtp_in_file || strncmp(name, at, (size_t)n)) return false;
-    return !s->text.mtp || !strcmp(name + n, "embed_tokens.weight") ||
-           !strcmp(name + n, "shared_head.head.weight");
-}
-
-static bool is_used(const Model *m, const char *name)
-{
-    if (st_is_scale(name) || is_left_out(&m->shape, name)) return true;
-    char experts[64];
-    weights_file_name(experts, sizeof experts, &m->shape, ".mlp.experts.");
-    bool used = strstr(name, experts) || (m->shape.text.tied && ends_with(name, "lm_head.weight"));
-    for (int k = 0; !used && k < m->params.n; k++)
-        for (int j = 0; !used && j < m->params.p[k]->pieces; j++)
-            used = is_piece(m, &m->params.p[k]->piece[j], name);
-    return used;
-}
-
-Status weights_find_mtp(ModelShape *s, const char *folder)
-{
-    SafeTensors st;
-    char name[120];
-    if (!s->text.mtp) return OK;
-    snprintf(name, sizeof name, "%slayers.%lld.eh_proj.weight", s->text_prefix, (long long)s->text.L);
-    TRY(st_open(&st, folder));
-    if (!st_find(&st, name)) s->text.mtp = 0;
-    st_close(&st);
-    return OK;
-}
-
-/* Such layers are neither trained nor written: a saved folder lacks them. */
-static void report_mtp(const Model *m, const SafeTensors *st, const Log *log)
-{
-    int n = 0;
-    for (int i = 0; i < st->count; i++) n += is_foreign_mtp(&m->shape, st->tensor[i].name);
-    if (n)
-        log_warn(log, "%d tensors mtp.* (layers that predict further tokens) of the files are ignored: they "
-                 "do not train, and saved models are without them; copy them from these files to keep them",
-                 n);
-}
-
-/* Warns of tensors that no parameter of the whole model uses: the file may be of another model than
- * config.json. */
-static Status report_unused(const Model *m, const SafeTensors *st, const Log *log)
-{
-    Model whole;
-    int unused = 0;
-    const char *first = NULL;
-    TRY(model_open_whole_of(&whole, m));
-    for (int i = 0; i < st->count; i++)
-        if (!is_used(&whole, st->tensor[i].name) && !unused++) first = st->tensor[i].name;
-    model_close(&whole);
-    if (unused)
-        log_warn(log, "the model does not use %d tensors of the files, the first is %s; check that "
-                 "config.json belongs to these weights", unused, first);
-    return OK;
-}
-
-Status weights_check(const Model *m, const SafeTensors *st, const Log *log)
-{
-    TRY(st_check_scales(st));
-    report_mtp(m, st, log);
-    return report_unused(m, st, log);
+    return p->form == FORM_ROWS ? OK : weights_check_experts(&l, p);
 }
 
 static Status read_all(WeightLoader *l, const Backend *be)

@@ -2,7 +2,38 @@
 #ifndef MODEL_WEIGHTS_PRIVATE_H
 #define MODEL_WEIGHTS_PRIVATE_H
 
+#include "model/code_stage.h"
+#include "model/fp8_stage.h"
+#include "model/sink.h"
 #include "model/weights.h"
+
+typedef struct WeightLoader {
+    Model             *m;
+    Backend           *be;
+    const SafeTensors *st;
+    const char        *prefix;
+    Fp8Stage          *stage;            /* of weights in 8 bits; NULL: there are none */
+    CodeStage         *codes;            /* of weights in int8 or nf4; likewise */
+    int64_t            read;             /* elements */
+    Meter             *meter;            /* of their bytes; or NULL */
+} WeightLoader;
+
+/* The tensor of the files that the model calls `name`, by the loader's prefix; find: NULL without. */
+const StTensor *weights_find_tensor(const WeightLoader *l, const char *name);
+MUST Status weights_get_tensor(const WeightLoader *l, const char *name, const StTensor **t);
+
+bool        weights_shape_is(const StTensor *t, int rank, const int64_t *shape);
+MUST Status weights_wrong_shape(const StTensor *t, int rank, const int64_t *want);      /* the error */
+
+/* Writes n elements of t from element `from` on; codes with scales of blocks are decoded on the way. */
+void weights_put_elements(Sink *out, const StTensor *t, int64_t from, int64_t n);
+/* Writes the elements of range c from a tensor that starts at offset `base` of the whole parameter. */
+void weights_put_range(Sink *out, const StTensor *t, const StridedRange *c, int64_t base);
+
+/* Writes the elements of range c of p, whose form is one of experts. weights_experts.c */
+MUST Status weights_load_experts(WeightLoader *l, Sink *out, const Param *p, const StridedRange *c);
+/* Checks that the tensors of the experts of p exist and have their shapes. */
+MUST Status weights_check_experts(WeightLoader *l, const Param *p);
 
 /* The name of a tensor of the model in its files. */
 void weights_file_name(char *out, size_t n, const ModelShape *s, const char *name);
