@@ -190,6 +190,35 @@ static Status recipe_frozen_base(EngineConf *e, const Config *c)
                 c->model.base_quant);
 }
 
+/* Which parts of the model train, and which activations are kept. */
+static Status set_frozen_and_policy(EngineConf *e, const Config *c, const ModelShape *s)
+{
+    e->frozen[G_VIT] = c->model.freeze_vit, e->frozen[G_ALIGNER] = c->model.freeze_aligner;
+    e->frozen[G_LLM] = c->model.freeze_llm;
+    policy_default(e->policy);
+    TRY(set_policy(e->policy, &e->full, &c->memory));
+    e->resident = 1 - c->memory.activation_offload_fraction;
+    if (!s->vision.depth && c->model.freeze_llm)
+        return fail(E_CONFIG,
+                    "model.freeze_llm: the model has no vision tower, so nothing is left to train; set "
+                    "it to false");
+    return OK;
+}
+
+/* Which products run in 8 bits, and in which forms their weights are kept. */
+static Status set_fp8(EngineConf *e, const Config *c)
+{
+    e->fp8_weight_cache = c->memory.fp8_weight_cache;
+    e->fp8_one_layout = !c->memory.fp8_transpose_cache;
+    e->fp8_keep_wide = c->memory.fp8_bf16_weights;
+    TRY(recipe_precision(&e->precision, &c->train));
+    e->fp8_dispatch = c->moe.fp8_dispatch;
+    if (e->fp8_dispatch && !e->precision.fp8[SITE_EXPERTS][PRODUCT_Y])
+        return fail(E_CONFIG, "moe.fp8_dispatch: the experts do not compute in 8 bits; set "
+                    "train.precision=fp8_block with experts among train.fp8_products, or drop it");
+    return OK;
+}
+
 Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType dtype, const Ranks *ranks,
                      const LoraConf *loaded)
 {
@@ -216,25 +245,10 @@ Status recipe_engine(EngineConf *e, const Config *c, const ModelShape *s, DType 
     e->aux = aux_form(aux, &s->text);
     e->aux_over_step = !strcmp(aux, "global");
     if (e->aux == AUX_NONE) e->aux_coeff = 0;
-    e->frozen[G_VIT] = c->model.freeze_vit, e->frozen[G_ALIGNER] = c->model.freeze_aligner;
-    e->frozen[G_LLM] = c->model.freeze_llm;
-    policy_default(e->policy);
-    TRY(set_policy(e->policy, &e->full, &c->memory));
-    e->resident = 1 - c->memory.activation_offload_fraction;
-    if (!s->vision.depth && c->model.freeze_llm)
-        return fail(E_CONFIG,
-                    "model.freeze_llm: the model has no vision tower, so nothing is left to train; set "
-                    "it to false");
+    TRY(set_frozen_and_policy(e, c, s));
     TRY(recipe_lora(&e->lora, &c->lora, loaded));
     TRY(recipe_frozen_base(e, c));
-    e->fp8_weight_cache = c->memory.fp8_weight_cache;
-    e->fp8_one_layout = !c->memory.fp8_transpose_cache;
-    e->fp8_keep_wide = c->memory.fp8_bf16_weights;
-    TRY(recipe_precision(&e->precision, &c->train));
-    e->fp8_dispatch = c->moe.fp8_dispatch;
-    if (e->fp8_dispatch && !e->precision.fp8[SITE_EXPERTS][PRODUCT_Y])
-        return fail(E_CONFIG, "moe.fp8_dispatch: the experts do not compute in 8 bits; set "
-                    "train.precision=fp8_block with experts among train.fp8_products, or drop it");
+    TRY(set_fp8(e, c));
     TRY(check_bias_rate(e, c, s));
     return check_trainable(e, &c->optim, s);
 }

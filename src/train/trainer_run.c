@@ -120,20 +120,15 @@ static Status poll_save(Trainer *t, bool wait)
     return OK;
 }
 
-Status trainer_save(Trainer *t, bool last)
+static bool exports_model(const struct cfg_checkpoint *c, bool last)
 {
-    const struct cfg_checkpoint *c = &t->recipe->checkpoint;
-    const struct cfg_image *i = &t->recipe->image;
-    bool        hf    = c->save_only_model || !strcmp(c->hf, "every") || (last && !strcmp(c->hf, "final"));
-    HfExport x = { .config = t->source.hf, .companions = t->source.folder, .min_pixels = i->min_pixels,
-                 .max_pixels = i->max_pixels };
-    const char *form = t->engine.model.lora ? " with the adapter in PEFT form" : " with the model in HF form";
+    return c->save_only_model || !strcmp(c->hf, "every") || (last && !strcmp(c->hf, "final"));
+}
+
+/* Copies the state of this step and begins to write it; x: the model files that every checkpoint has. */
+static Status begin_save(Trainer *t, const HfExport *x, bool hf)
+{
     Json *state = NULL;
-    double from = clock_now();
-    activity_phase("saving checkpoint", t->step);
-    TRY(poll_save(t, true));
-    if (t->evaluated == t->step && (isnan(t->best) || t->eval_loss < t->best))
-        t->best = t->eval_loss, t->best_step = t->step;
     TRY(trainer_state_save(t, &state));
     Snapshot s  = { .dir        = t->folder.dir,
                     .step       = t->step,
@@ -143,21 +138,37 @@ Status trainer_save(Trainer *t, bool last)
                     .state      = state,
                     .config     = t->source.hf,
                     .base       = t->base_model,
-                    .hf         = hf ? &x : NULL,
-                    .files      = &x,
-                    .only_model = c->save_only_model,
+                    .hf         = hf ? x : NULL,
+                    .files      = x,
+                    .only_model = t->recipe->checkpoint.save_only_model,
                     .best       = t->best_step == t->step,
-                    .keep       = c->save_total_limit,
+                    .keep       = t->recipe->checkpoint.save_total_limit,
                     .patience   = 9 * t->recipe->comm.timeout };
     Status st = checkpoint_async_begin(&t->checkpointer, &s);
     json_decref(state);
+    return st;
+}
+
+Status trainer_save(Trainer *t, bool last)
+{
+    const struct cfg_image *i = &t->recipe->image;
+    bool        hf   = exports_model(&t->recipe->checkpoint, last);
+    HfExport    x    = { .config = t->source.hf, .companions = t->source.folder, .min_pixels = i->min_pixels,
+                         .max_pixels = i->max_pixels };
+    const char *form = t->engine.model.lora ? " with the adapter in PEFT form" : " with the model in HF form";
+    double      from = clock_now();
+    activity_phase("saving checkpoint", t->step);
+    TRY(poll_save(t, true));
+    if (t->evaluated == t->step && (isnan(t->best) || t->eval_loss < t->best))
+        t->best = t->eval_loss, t->best_step = t->step;
+    Status st = begin_save(t, &x, hf);
     t->step_ended = clock_now();
     if (st) return st;
     t->saved = t->step;
     log_info(&t->log, "%s %s/checkpoint-%lld%s%s; training waited %.1f s",
              t->checkpointer.in_flight ? "saving" : "saved",
              t->folder.dir, (long long)t->step, hf ? form : "",
-             s.best ? ", the best so far" : "", t->step_ended - from);
+             t->best_step == t->step ? ", the best so far" : "", t->step_ended - from);
     return OK;
 }
 
