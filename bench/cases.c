@@ -1,4 +1,4 @@
-/* bench/cases.c -- see bench_cases.h. */
+/* bench/cases.c -- see cases.h. */
 #include "bench/attention.h"
 #include "bench/delta_rule.h"
 #include "bench/fp8.h"

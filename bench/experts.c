@@ -1,4 +1,4 @@
-/* bench/experts.c -- see bench_experts.h. */
+/* bench/experts.c -- see experts.h. */
 #include "bench/experts.h"
 
 #include <assert.h>

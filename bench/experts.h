@@ -1,4 +1,4 @@
-/* bench/experts.h -- cases of bench_cases.h about the experts' layer, as it is trained, frozen, and with
+/* bench/experts.h -- cases of bench/cases.h about the experts' layer, as it is trained, frozen, and with
  * adapters on frozen weights. */
 #ifndef BENCH_EXPERTS_H
 #define BENCH_EXPERTS_H

@@ -2,7 +2,7 @@
  *
  * Loading, saving, the optimizer and parity all walk one list. A parameter may hold several tensors of a
  * checkpoint stacked by rows (q, k and v; gate and up): its pieces. Experts are one parameter with three
- * forms in checkpoints, which model/weights.c reads.
+ * forms in checkpoints, which model/weights_experts.c reads.
  *
  * Under a mesh a rank holds a shard of a parameter. Strided ranges map its elements to those of the whole:
  * initialization, loading, saving and resharding all go through them. */
@@ -17,7 +17,7 @@ typedef enum { G_VIT, G_ALIGNER, G_LLM, GROUP_N } Group;   /* tower, mergers, de
  * or normal with deviation 1 / r. */
 typedef enum { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_POSITION, INIT_DECAY, INIT_LORA_A_UNIFORM,
                INIT_LORA_A_NORMAL } Init;
-/* How a checkpoint stores it; LORA_*: adapters of experts, as PEFT does (model/peft_files.h). */
+/* How a checkpoint stores it; LORA_*: adapters of experts, as PEFT does (model/peft.h). */
 typedef enum { FORM_ROWS, FORM_EXPERT_GATE_UP, FORM_EXPERT_DOWN, FORM_LORA_A, FORM_LORA_B } Form;
 /* The kind of a linear weight; NO: not linear, or it takes no adapter. */
 typedef enum { LINEAR_NO, LINEAR_ATTENTION, LINEAR_FEED, LINEAR_EXPERTS, LINEAR_ROUTER, LINEAR_HEAD } Linear;

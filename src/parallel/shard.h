@@ -4,10 +4,10 @@
  * Parameters are grouped by unit (Param.unit: parameters that are used together, such as a decoder layer) and
  * within a unit by bucket: one for each group over which gradients are summed (Param.grad_group). A bucket is
  * one block of memory: its tensors are aligned to ARENA_ALIGN bytes, its size is padded to a multiple of the
- * group, and member i of the group owns slice i of it. A rank updates what lies in its slice: Param.own_at,
- * shard.len; master, m and v are flat tensors of shard.len elements. Where moments are in codes, tensors and
- * slices begin at multiples of MOMENT_BLOCK: a block has elements of one parameter, the same ones in any
- * sharding over these ranks.
+ * group, and member i of the group owns slice i of it. A rank updates what lies in its slice: shard.len
+ * elements from shard.offset on (ParamShard of nn/param.h); master, m and v are flat tensors of as many.
+ * Where moments are in codes, tensors and slices begin at multiples of MOMENT_BLOCK: a block has elements of
+ * one parameter, the same ones in any sharding over these ranks.
  *
  *   level 0   nothing is sharded: gradients are all-reduced (zero 0, or a group of one rank)
  *         1   state is sharded: gradients are reduce-scattered once a step, weights gathered after it
@@ -16,25 +16,25 @@
  *             equal shape share two buffers for each pass that runs at once: the one in use and the next
  *
  * Weights that are only read by products in 8 bits (ShardConf.fp8) have buckets of their own: on levels 1 to
- * 3 codes are gathered in place of weights, and p->shard.fp8 is full where p->w would be; p->w is the slice.
- * A frozen base (base, base_codes) is in codes on level 0 too, and has no p->w: p->shard.codes, in fp8 also
- * p->shard.fp8. On level 0 codes are made from f32 masters and replace p->w (shard_masters.c); keep_wide
- * leaves p->w beside them.
+ * 3 codes are gathered in place of weights, and shard.fp8 is full where shard.w would be; shard.w is the
+ * slice. A frozen base (base, base_codes) is in codes on level 0 too, and has no shard.w: it has shard.codes,
+ * in fp8 also shard.fp8. On level 0 codes are made from f32 masters and replace shard.w (shard_masters.c);
+ * keep_wide leaves shard.w beside them.
  *
  * With MeshLayout.replicas > 1 slices are made inside a replica (groups shard_*) and summed across replicas
  * (groups copy_*).
  *
- * Outside its unit's use p->w (level 3) and p->g (levels 2, 3) are the flat slice of shard.len elements;
- * between begin and end of the unit they are full and shaped. On lower levels they are always full.
+ * Outside its unit's use shard.w (level 3) and shard.g (levels 2, 3) are the flat slice of shard.len
+ * elements; between begin and end of the unit they are full and shaped. On lower levels they are always full.
  * shard_slice() gives the slice of either.
  *
  * One step:
  *
  *   shard_begin_step(s, micro)         no parameter has a gradient; every unit will run `micro` backwards
  *   per micro-batch, all passes        hooks around the use of every unit (below)
- *   shard_finish_grads(s)              all sums are complete and `live` is the same on all ranks
- *   optim_norm, optim_step             over slices, by shard_step
- *   shard_wait_weights(s)              before p->w is read outside of hooks (levels 1, 2)
+ *   shard_finish_grads(s)              all sums are complete; has_grad is the same on all ranks
+ *   optim_grad_norm, optim_step        over slices, by shard_step
+ *   shard_wait_weights(s)              before shard.w is read outside of hooks (levels 1, 2)
  *
  * Hooks (UnitHooks of nn/module.h). Collectives follow from them, so all ranks of a stage make the same hook
  * calls in the same order, ranks without an image too (levels 0 and 1 are lenient: units without a backward
@@ -197,8 +197,8 @@ void        shard_marks_restore(Shard *s, const int32_t *marks);         /* as t
 const UnitHooks *shard_hooks(const Shard *s);
 void        shard_begin_step(Shard *s, int micro);
 void        shard_finish_grads(Shard *s);
-/* Calls `step` for every range of live parameters that this rank updates, unit by unit; the weights of a unit
- * are gathered while the next one is updated. */
+/* Calls `step` for every range of parameters with a gradient that this rank updates, unit by unit; the
+ * weights of a unit are gathered while the next one is updated. */
 void        shard_step(Shard *s, ShardRangeFn *step, void *self);
 void        shard_wait_weights(Shard *s);                        /* waits for pending gathers of weights */
 void        shard_prefetch_first(Shard *s);   /* level 3: the first unit of the next step; ends shard_step */

@@ -13,7 +13,7 @@ static inline ShardBucket *buckets_of(const Shard *s, int unit) { return s->buck
 #define EACH_ITEM(i, s, b) \
     for (ShardItem *i = (s)->item + (b)->first; i < (s)->item + (b)->first + (b)->n; i++)
 
-/* shard_layout.c: points p->w or p->g of the bucket at the full tensor (of the unit's slot) or at the
+/* shard_layout.c: points shard.w or shard.g of the bucket at the full tensor (of the unit's slot) or at the
  * slice. */
 void weights_point(Shard *s, ShardBucket *b, bool whole);
 void grads_point(Shard *s, ShardBucket *b, bool whole);

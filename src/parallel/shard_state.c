@@ -209,8 +209,8 @@ static bool steps_together(const Shard *s, const ShardBucket *b, const ShardItem
            (!is_coded(s) || place(b, i) + i->p->shard.len == place(b, next));
 }
 
-/* Updates what live parameters have in [at, at + n) of the slice, adjacent ones with equal hyperparameters
- * together: the adapters of a layer are many and small. Returns whether there was anything. */
+/* Updates what parameters with a gradient have in [at, at + n) of the slice, adjacent ones with equal
+ * hyperparameters together: the adapters of a layer are many and small. Returns whether it updated any. */
 static bool step_range(Shard *s, const ShardBucket *b, int64_t at, int64_t n, const StateBuffers *state,
                        ShardRangeFn *step, void *self)
 {
