@@ -1,6 +1,8 @@
 /* base/str.c -- see str.h. */
 #include "base/str.h"
 
+#include "base/num.h"
+
 #include <ctype.h>
 #include <limits.h>
 #include <math.h>
@@ -12,8 +14,6 @@ enum { MAX_WORD = 63 };
 
 static int fold(char c) { return c == '-' ? '_' : tolower((unsigned char)c); }
 
-static int smaller(int a, int b) { return a < b ? a : b; }
-
 int str_distance(const char *a, const char *b)
 {
     int row[3][MAX_WORD + 1];               /* the current row of the edit table and the two before it */
@@ -24,9 +24,9 @@ int str_distance(const char *a, const char *b)
         now[0] = i;
         for (int j = 1; j <= m; j++) {
             bool same = fold(a[i - 1]) == fold(b[j - 1]);
-            now[j] = smaller(last[j - 1] + !same, 1 + smaller(last[j], now[j - 1]));
+            now[j] = min_int(last[j - 1] + !same, 1 + min_int(last[j], now[j - 1]));
             if (i > 1 && j > 1 && fold(a[i - 1]) == fold(b[j - 2]) && fold(a[i - 2]) == fold(b[j - 1]))
-                now[j] = smaller(now[j], before[j - 2] + 1);
+                now[j] = min_int(now[j], before[j - 2] + 1);
         }
     }
     return row[n % 3][m];

@@ -3,8 +3,8 @@
 
 #include "base/clock.h"
 #include "base/cond.h"
+#include "base/thread.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,17 +71,12 @@ static void *run_save(void *arg)
     return NULL;
 }
 
-/* The thread blocks all signals, so that the trainer's thread handles them. */
 static Status start_thread(AsyncCheckpointer *v)
 {
-    sigset_t all, was;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &was);
     v->done = v->stop = 0, v->job.stop = v->job.ranks > 1 ? &v->stop : NULL;
     if (v->world) comm_saving(v->world, 1);
-    int bad = pthread_create(&v->thread, NULL, run_save, v);
+    int bad = thread_start(&v->thread, run_save, v);
     if (bad && v->world) comm_saving(v->world, -1);
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
     v->joinable = !bad;
     return bad ? fail(E_OTHER, "cannot start a thread to write the checkpoint: %s", strerror(bad)) : OK;
 }

@@ -1,6 +1,7 @@
 /* cli/init_choose.c -- budgets, adapters and layout that fit the ranks, by the planner; see init.h. */
 #include "cli/init.h"
 
+#include "base/num.h"
 #include "base/str.h"
 #include "engine/batching.h"
 #include "plan/dryrun.h"
@@ -17,9 +18,7 @@ enum {
     ADAPTER_RANK = 16
 };
 
-static int64_t round_up(double n, int64_t step) { return (int64_t)ceil(n / (double)step) * step; }
-
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t ceil_to(double n, int64_t step) { return (int64_t)ceil(n / (double)step) * step; }
 
 static bool on_gpu(const InitRun *x) { return !strcmp(x->hw.backend, "cuda"); }
 
@@ -30,8 +29,8 @@ static void set_lengths(InitRun *x)
     Config *c             = &x->setup.recipe;
     double  few           = (double)x->data.samples * x->data.tokens / (LEAST_STEPS * (double)x->ranks);
     int64_t usual         = on_gpu(x) ? TOKENS_GPU : TOKENS_CPU;
-    c->data.max_length    = larger(round_up(1.1 * (double)x->data.longest, STEP), 2 * STEP);
-    c->train.micro_tokens = larger(c->data.max_length, (double)usual < few ? usual : round_up(few, STEP));
+    c->data.max_length    = max_i64(ceil_to(1.1 * (double)x->data.longest, STEP), 2 * STEP);
+    c->train.micro_tokens = max_i64(c->data.max_length, (double)usual < few ? usual : ceil_to(few, STEP));
 }
 
 /* As many patches as the samples of a micro-batch have, and at least those of the largest sample. */
@@ -39,7 +38,7 @@ static void set_patches(InitRun *x)
 {
     Config *c              = &x->setup.recipe;
     double  share          = 1.1 * x->data.patches / x->data.tokens * (double)c->train.micro_tokens;
-    c->train.micro_patches = round_up(fmax(share, (double)x->data.most_patches), STEP);
+    c->train.micro_patches = ceil_to(fmax(share, (double)x->data.most_patches), STEP);
     if (!x->setup.model.shape.vision.depth) c->train.micro_patches = 0;
 }
 
@@ -73,7 +72,7 @@ static Status try_fit(InitRun *x, bool *fits)
 static Status try_lengths(InitRun *x, bool *fits)
 {
     Config *c = &x->setup.recipe;
-    for (set_lengths(x);; c->train.micro_tokens = larger(c->train.micro_tokens / 2, c->data.max_length)) {
+    for (set_lengths(x);; c->train.micro_tokens = max_i64(c->train.micro_tokens / 2, c->data.max_length)) {
         TRY(try_fit(x, fits));
         if (*fits || c->train.micro_tokens == c->data.max_length) return OK;
     }

@@ -3,6 +3,8 @@
 #ifdef TREB_MPI
 #include "comm/comm_mpi.h"
 
+#include "base/num.h"
+
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,13 +15,11 @@ enum { STAGING_BYTES = 8 << 20, DIRECT_BYTES = 64 << 20, SMALL_BYTES = 32 << 10,
 
 /* ---- byte ranges of a job ---- */
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Where part i begins when n bytes are cut into `size` parts of whole elements; the last may be short. */
 static int64_t part_start(int64_t n, int64_t elem, int size, int i)
 {
     int64_t each = (n / elem + size - 1) / size * elem;
-    return least(each * i, n);
+    return min_i64(each * i, n);
 }
 
 static void set_sum_everywhere(MpiJob *j)                      /* every member receives and sums everything */
@@ -117,7 +117,7 @@ static bool last_phase(const MpiJob *j)
 static int64_t round_bytes(const MpiJob *j, int64_t n)
 {
     int64_t left = n - j->round * j->chunk;
-    return left < 0 ? 0 : least(left, j->chunk);
+    return left < 0 ? 0 : min_i64(left, j->chunk);
 }
 
 static char *staging_at(const MpiJob *j, char *side, int i)
@@ -240,7 +240,7 @@ bool mpi_progress(Mpi *m)
 void mpi_idle(int *idle)
 {
     if (++*idle < 50) { sched_yield(); return; }
-    nanosleep(&(struct timespec){ .tv_nsec = 1000 * least(5 * (*idle - 49), 200) }, NULL);
+    nanosleep(&(struct timespec){ .tv_nsec = 1000 * min_i64(5 * (*idle - 49), 200) }, NULL);
 }
 
 /* ---- starting and joining ---- */

@@ -2,10 +2,10 @@
 #define _GNU_SOURCE
 #include "base/clock.h"
 #include "base/cond.h"
+#include "base/thread.h"
 #include "comm/heartbeat_private.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,15 +96,10 @@ static bool connect_to(Heartbeat *h, const HeartbeatEndpoint *endpoint, int addr
     return false;
 }
 
-/* Signals go to the main thread. */
 static Status start_thread(Heartbeat *h, pthread_t *thread, void *(*run)(void *))
 {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int bad = pthread_create(thread, NULL, run, h);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return bad ? fail(E_COMM, "no thread: %s", strerror(bad)) : OK;
+    int bad = thread_start(thread, run, h);
+    return bad ? fail(E_COMM, "cannot start a thread for heartbeats: %s", strerror(bad)) : OK;
 }
 
 static Status start_threads(Heartbeat *h)

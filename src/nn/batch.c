@@ -1,6 +1,8 @@
 /* nn/batch.c -- a stream onto the device; see batch.h. */
 #include "nn/batch.h"
 
+#include "base/num.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,15 +11,13 @@ static int sharer(const Mesh *m)  { return mesh_at(m, AX_TP) + mesh_size(m, AX_T
 
 static int64_t block_of(const StreamShape *s) { return s->merge * s->merge; }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Part [from, from + n) of the rows in `all`. */
 static Spans spans_cut(Spans all, int64_t from, int64_t n)
 {
     Spans out = { 0 };
     for (int i = 0; i < all.n; i++) {
         Span    s    = all.span[i];
-        int64_t skip = least(from, s.n), take = least(s.n - skip, n);
+        int64_t skip = min_i64(from, s.n), take = min_i64(s.n - skip, n);
         if (take > 0) out.span[out.n++] = (Span){ s.at + skip, take };
         from -= skip, n -= take;
     }
@@ -80,7 +80,7 @@ Status batch_open(Batch *b, Arena *a, const BatchConf *conf)
     int     n = sharers(conf->mesh);
     int64_t T = bud->tokens / n, visual = bud->patches / block_of(shape);
     *b = (Batch){ .T = T, .Ta = T * mesh_size(conf->mesh, AX_TP), .mesh = conf->mesh,
-                  .groups = bud->by_document ? bud->docs : 1, .M = n == 1 ? visual : least(visual, T),
+                  .groups = bud->by_document ? bud->docs : 1, .M = n == 1 ? visual : min_i64(visual, T),
                   .buckets = conf->buckets,
                   .P = conf->tower ? bud->patches : 0,       /* one picture may be all there is */
                   .all = visual };
@@ -130,7 +130,7 @@ int64_t bucket_rows(int64_t n, int64_t most)
 {
     int64_t step = 64;
     while (16 * step <= n) step *= 2;
-    return least((n + step - 1) / step * step, most);
+    return min_i64((n + step - 1) / step * step, most);
 }
 
 static int64_t power_of_two(int64_t n, int64_t from)
@@ -149,8 +149,8 @@ Segments bucket_segments(Segments s, int64_t rows, int64_t most)
 {
     if (!s.n || segments_even(&s, rows)) return s;
     int64_t whole = power_of_two(s.longest, 128), three = whole / 4 * 3;
-    s.n = least(power_of_two(s.n, 1), most);
-    s.longest = least(three % 128 == 0 && three >= s.longest ? three : whole, rows);
+    s.n = min_i64(power_of_two(s.n, 1), most);
+    s.longest = min_i64(three % 128 == 0 && three >= s.longest ? three : whole, rows);
     return s;
 }
 
@@ -170,7 +170,7 @@ static Segments round_segments(const Batch *b, Backend *be, Segments s, Tensor b
 static int64_t upload_rows(const Batch *b, Backend *be, Tensor rows, Tensor labels, int64_t n,
                            const int32_t *row, const int32_t *label)
 {
-    if (b->buckets) n = bucket_rows(n, least(rows.n[0], b->Ta));
+    if (b->buckets) n = bucket_rows(n, min_i64(rows.n[0], b->Ta));
     backend_upload(be, head(rows, n), row);
     backend_upload(be, head(labels, n), label);
     return n;
@@ -187,7 +187,7 @@ static int64_t rows_here(const Batch *b, const Stream *s, Spans spans, const int
         if (here >= 0) r[n] = (int32_t)here, l[n++] = label[i];
     }
     for (int64_t i = n; row && i < s->budget.supervised; i++) r[i] = l[i] = -1;
-    return row ? n : least(s->supervised, b->Ta);
+    return row ? n : min_i64(s->supervised, b->Ta);
 }
 
 /* Labels of this rank's rows. */

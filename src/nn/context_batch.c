@@ -2,6 +2,8 @@
  * borders alone; sizes never depend on the documents, so that a plan lays out what a run does. */
 #include "nn/context_batch.h"
 
+#include "base/num.h"
+
 #include <string.h>
 
 ContextKind context_kind(const char *name)
@@ -40,9 +42,6 @@ int64_t context_host(const ContextBatch *b)
 
 typedef struct Documents { const int32_t *start; int64_t n; int32_t whole[2]; } Documents;
 
-static int64_t larger(int64_t a, int64_t b)  { return a > b ? a : b; }
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Rows here in the order they lie in: what a document has in the first chunk ends that chunk if it has any in
  * the second, so that it is one causal segment. */
 static void own_rows(ContextBatch *b, int32_t *starts, const Documents *d)
@@ -54,7 +53,7 @@ static void own_rows(ContextBatch *b, int32_t *starts, const Documents *d)
         int64_t to   = zigzag_before(b->tokens, b->outer, b->at, d->start[i + 1]), len = to - from;
         if (!len) continue;
         starts[++n]    = (int32_t)to;
-        b->own.longest = larger(b->own.longest, len);
+        b->own.longest = max_i64(b->own.longest, len);
         b->own.pairs  += (double)len * (double)(len + 1) / 2;
     }
     b->own.n = n, b->own.starts = t_rows(b->borders, 0, n + 1);
@@ -70,13 +69,13 @@ static void add_pieces(Segments *seg, int32_t *const lists[3], const Documents *
                        int64_t chunk, int64_t row, KeyRange keys)
 {
     for (int64_t i = 0; i < d->n; i++) {
-        int64_t from = larger(d->start[i], begin), to = smaller(d->start[i + 1], begin + chunk);
-        int64_t first = larger(d->start[i], begin - keys.before), len = to - from;
+        int64_t from = max_i64(d->start[i], begin), to = min_i64(d->start[i + 1], begin + chunk);
+        int64_t first = max_i64(d->start[i], begin - keys.before), len = to - from;
         if (len <= 0) continue;
         lists[1][seg->n] = (int32_t)(first - begin + keys.before + keys.at);
         lists[2][seg->n] = (int32_t)(to - first);
         lists[0][++seg->n] = (int32_t)(to - begin + row);
-        seg->longest = larger(seg->longest, len);
+        seg->longest = max_i64(seg->longest, len);
         seg->pairs  += (double)len * ((double)(len + 1) / 2 + (double)(from - first));
     }
 }
@@ -124,16 +123,16 @@ static void chunk_documents(ContextBatch *b, int32_t *host, const Documents *d)
         Segments *seg = &b->chunk[half];
         *seg = (Segments){ .causal = true };
         for (int64_t i = 0; i < d->n; i++) {
-            int64_t len = smaller(d->start[i + 1], begin + chunk) - larger(d->start[i], begin);
+            int64_t len = min_i64(d->start[i + 1], begin + chunk) - max_i64(d->start[i], begin);
             if (len <= 0) continue;
             starts[seg->n + 1] = starts[seg->n] + (int32_t)len, seg->n++;
-            seg->longest = larger(seg->longest, len);
+            seg->longest = max_i64(seg->longest, len);
         }
         seg->starts = t_rows(b->borders, at, seg->n + 1);
     }
     memset(b->crossing, 0, sizeof b->crossing);
     for (int64_t i = 1; i < chunks; i++)
-        if (document_at(d, i * chunk, &from, &to)) b->crossing[i] = (int32_t)smaller(i * chunk - from, chunk);
+        if (document_at(d, i * chunk, &from, &to)) b->crossing[i] = (int32_t)min_i64(i * chunk - from, chunk);
 }
 
 /* Keys of place j that queries here see. If j < at they are in its first chunk, which is before both of ours;

@@ -2,6 +2,7 @@
  * recomputed. */
 #include "nn/gdn_context.h"
 
+#include "base/num.h"
 #include "nn/context.h"
 
 Tensor gdn_context_chunk(Tensor t, int half)
@@ -258,13 +259,11 @@ void gdn_context_rule_bwd(const Pass *c, const GdnRuleGrads *to, Tensor dout, Gd
 
 /* ---- rows before a chunk ---- */
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Rows of the last h of chunk `half` that belong to the document which goes on. */
 static int64_t live_rows(const Pass *c, int half, int64_t h)
 {
     const ContextBatch *b = &c->batch->context;
-    return smaller(h, b->crossing[context_chunk_at(b, half) + 1]);
+    return min_i64(h, b->crossing[context_chunk_at(b, half) + 1]);
 }
 
 /* Columns of these rows in a buffer of tails; x (Ta, H, C) says how wide they are. */

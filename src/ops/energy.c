@@ -2,6 +2,7 @@
 #include "ops/energy.h"
 
 #include "base/clock.h"
+#include "base/thread.h"
 
 #include <time.h>
 
@@ -23,7 +24,7 @@ void energy_start(EnergyMeter *m, const Backend *be)
     *m = (EnergyMeter){ .device = be->device };
     if (!be->device->energy || !be->device->energy(&m->joules, &mhz)) return;
     m->started = clock_now();
-    m->running = !pthread_create(&m->thread, NULL, read_clock, m);
+    m->running = !thread_start(&m->thread, read_clock, m);
 }
 
 Energy energy_stop(EnergyMeter *m)

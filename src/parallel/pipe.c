@@ -1,10 +1,9 @@
 /* parallel/pipe.c -- see pipe.h. */
 #include "parallel/pipe.h"
 
-#include <stdlib.h>
+#include "base/num.h"
 
-static int least(int a, int b) { return a < b ? a : b; }
-static int most(int a, int b)  { return a > b ? a : b; }
+#include <stdlib.h>
 
 static PipeShape normal(const PipeShape *s)
 {
@@ -18,7 +17,7 @@ static PipeShape normal(const PipeShape *s)
 static PipeAction entry(const PipeShape *s, int i, PipeDirection way)
 {
     if (s->chunks == 1) return (PipeAction){ .what = way, .micro = i };
-    int full = s->group * s->chunks, lo = i / full * s->group, n = least(s->group, s->micros - lo);
+    int full = s->group * s->chunks, lo = i / full * s->group, n = min_int(s->group, s->micros - lo);
     int chunk = i % full / n, micro = lo + i % full % n;
     if (way == PIPE_BACKWARD) chunk = s->chunks - 1 - chunk;
     return (PipeAction){ .what = way, .micro = micro, .chunk = chunk };
@@ -28,7 +27,7 @@ static int warmup(const PipeShape *s, int stage)
 {
     int later = s->stages - 1 - stage;
     int w = s->chunks == 1 ? later : 2 * later + (s->chunks - 1) * s->group;
-    return least(w + s->extra_warmup, s->micros * s->chunks);
+    return min_int(w + s->extra_warmup, s->micros * s->chunks);
 }
 
 /* The stage before this one in the ring, which sends a chunk its input, and the one after; -1: none. */
@@ -82,7 +81,7 @@ static void assign_slots(Pipe *p, int *slot_of, bool *taken)
         int *at = &slot_of[a->micro * p->shape.chunks + a->chunk];
         if (a->what == PIPE_FORWARD) {
             for (*at = 0; taken[*at];) ++*at;
-            p->slots = most(p->slots, *at + 1);
+            p->slots = max_int(p->slots, *at + 1);
         }
         taken[*at] = a->what == PIPE_FORWARD;
         a->slot = *at;
@@ -156,7 +155,7 @@ Status pipe_open(Pipe *p, const PipeShape *shape, int stage, const PipeBackwardS
     REQUIRE(s->stages > 0 && s->chunks > 0 && s->micros > 0 && stage >= 0 && stage < s->stages,
             "stage %d of %d, %d chunks, %d micro-batches", stage, s->stages, s->chunks, s->micros);
     size_t runs = (size_t)s->micros * (size_t)s->chunks;
-    p->window = most(1, s->group - s->stages) + 1;
+    p->window = max_int(1, s->group - s->stages) + 1;
     p->action = malloc(2 * runs * sizeof *p->action);
     p->step   = malloc((2 * runs * 5 + 2) * sizeof *p->step);
     int  *slot_of = malloc(runs * sizeof *slot_of);
@@ -184,7 +183,7 @@ int pipe_in_flight(const Pipe *p, int chunk)
     int now = 0, peak = 0;
     for (int i = 0; i < p->actions; i++)
         if (p->action[i].chunk == chunk)
-            peak = most(peak, now += p->action[i].what == PIPE_FORWARD ? 1 : -1);
+            peak = max_int(peak, now += p->action[i].what == PIPE_FORWARD ? 1 : -1);
     return peak;
 }
 
@@ -215,7 +214,7 @@ Status pipe_print(FILE *out, const PipeShape *shape)
         Pipe p;
         TRY(pipe_open(&p, &s, stage, NULL));
         fprintf(out, "  %5d %8d %6d ", stage, p.warmup, p.slots);
-        for (int i = 0; i < least(p.actions, SHOWN); i++)
+        for (int i = 0; i < min_int(p.actions, SHOWN); i++)
             fprintf(out, " %c%d.%d", "FB"[p.action[i].what], p.action[i].micro, p.action[i].chunk);
         fputs(p.actions > SHOWN ? " …\n" : "\n", out);
         pipe_close(&p);

@@ -5,10 +5,9 @@
 #include "base/clock.h"
 #include "base/cond.h"
 #include "base/folder.h"
+#include "base/thread.h"
 #include "train/mlflow_client.h"
 #include <math.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -180,14 +179,9 @@ static void *sender(void *arg)
     return NULL;
 }
 
-/* Signals are the main thread's. */
 static Status start_sender(Mlflow *m)
 {
-    sigset_t all, mine;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &mine);
-    int err = pthread_create(&m->thread, NULL, sender, m);
-    pthread_sigmask(SIG_SETMASK, &mine, NULL);
+    int err = thread_start(&m->thread, sender, m);
     return err ? fail(E_OTHER, "cannot start a thread that reports to MLflow: %s", strerror(err)) : OK;
 }
 

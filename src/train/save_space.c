@@ -1,12 +1,11 @@
 /* train/save_space.c -- see save_space.h. */
 #include "train/save_space.h"
 
+#include "base/num.h"
 #include "base/str.h"
 
 #include <string.h>
 #include <sys/statvfs.h>
-
-static double least(double a, double b) { return a < b ? a : b; }
 
 /* The HF form is assembled from state/, which save_only_model removes afterwards. */
 void save_space_count(SaveSpace *s, const struct cfg_checkpoint *c, double saves, bool best)
@@ -16,7 +15,7 @@ void save_space_count(SaveSpace *s, const struct cfg_checkpoint *c, double saves
            stay  = c->save_total_limit ? c->save_total_limit : saves;
     s->each = state + (every ? s->hf : 0), s->final = state + (end ? s->hf : 0);
     s->most = s->state + (end ? s->hf : 0);
-    stay    = least(stay + best, saves - 1);
+    stay    = min_f64(stay + best, saves - 1);
     s->peak = saves > 0 ? s->most + stay * s->each : 0;
     if (saves <= 0) s->most = 0;
 }
