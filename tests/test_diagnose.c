@@ -111,6 +111,8 @@ static void fixes_are_plans(void)
     EXPECT((double)dryrun_peak(&dry, NULL) == d->fix[0].bytes && d->fix[0].fits, "%g bytes", d->fix[0].bytes);
     EXPECT(d->fix[0].gain > 0.05 && d->fix[0].gain <= d->ceiling + 0.01, "%g of %g", d->fix[0].gain,
            d->ceiling);
+    for (int i = 0; i < d->fixes; i++)       /* it has no dense layers */
+        EXPECT(!strstr(d->fix[i].set, "[mlp]"), "fix %d: %s", i, d->fix[i].set);
     dryrun_close(&dry);
     mem_pool_close(&changed.keep);
     diagnose_close(d);

@@ -13,7 +13,7 @@ typedef struct FixTerms {
     long long world, per_node, nodes, tp, cp, pp, vpp, ep, etp, dp, zero, replicas, tp_chunks, E;
     long long tokens, patches, micros, length, max_pixels, first_layers, stage_layers;
     double    optimizer_offload, aux;
-    bool      experts, tower, overlap, recomputes, full, recomputes_attention, activation_offload;
+    bool      experts, dense, tower, overlap, recomputes, full, recomputes_attention, activation_offload;
     bool      freeze_vit, eager, late, cuda, fp8, bf16, rounded_grads, split_saves, hopper, nvl72;
     const char *cp_comm, *dispatcher;
     char        times_2[FIT_SET], times_4[FIT_SET], times_8[FIT_SET], times_16[FIT_SET]; /* micro-batches */
@@ -74,6 +74,7 @@ static FixTerms terms_of(const Evidence *e)
                         .patches = c->train.micro_patches, .length = c->data.max_length,
                         .max_pixels = c->image.max_pixels, .aux = c->moe.aux_loss_coeff,
                         .experts = e->shape.text.E > 0, .tower = e->shape.vision.depth > 0,
+                        .dense = shape_sparse_layers(&e->shape.text) < e->shape.text.L,
                         .overlap = c->moe.overlap, .freeze_vit = c->model.freeze_vit,
                         .dispatcher = c->moe.dispatcher };
     fill_layout(&x, e);
@@ -177,7 +178,7 @@ static void add_fix(Diagnosis *d, Fix f)
 /* The fixes of the dominant wall (others false) or of the others. */
 static void add_rows(Diagnosis *d, const FixTerms *x, bool others)
 {
-    const bool experts = x->experts, tower = x->tower;
+    const bool experts = x->experts, dense = x->dense, tower = x->tower;
     Fix f;
 #define WALL(...)
 #define FIX(which, what, when, in_words, what_not, ...)                                           \

@@ -49,6 +49,7 @@ static int list_changes(Change change[FIT_ROWS], const FitRequest *ask)
     const Config *c = ask->recipe;
     const struct cfg_parallel *p = &c->parallel;
     const bool experts = ask->shape->text.E > 0, tower = ask->shape->vision.depth > 0;
+    const bool dense = shape_sparse_layers(&ask->shape->text) < ask->shape->text.L;
     const bool overlap = c->moe.overlap;
     const long long T = c->train.micro_tokens, P = c->train.micro_patches;
     const long long rank = *c->lora.path ? 0 : c->lora.rank;
