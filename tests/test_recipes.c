@@ -1,6 +1,6 @@
 /* tests/test_recipes.c -- every recipe for several GPUs is about as fast as its own layout can be: no other
- * setting of recompute, dispatcher and overlap, nor whole experts in place of cut ones, that fits its GPUs is
- * predicted to take a tenth less time. */
+ * setting of recompute, dispatcher and overlap, nor whole experts in place of cut ones, nor another number of
+ * sets of shards, that fits its GPUs is predicted to take a tenth less time. */
 #include "lab.h"
 #include "plan/dryrun.h"
 
@@ -45,6 +45,13 @@ static double seconds_of(const Recipe *r, char *const *set, int n)
     return step;
 }
 
+static void expect_not_much_faster(const Recipe *r, double own, char *const *set, int n)
+{
+    double other = seconds_of(r, set, n);
+    EXPECT(other == 0 || own <= 1.1 * other, "%s takes %.3g s, with %s %s %.3g s", r->path, own, set[0],
+           n > 1 ? set[1] : "", other);
+}
+
 static void no_setting_is_much_faster(const Recipe *r)
 {
     static char *const sets[] = { "memory.recompute=[]",
@@ -55,13 +62,15 @@ static void no_setting_is_much_faster(const Recipe *r)
                                   "moe.dispatcher=hybridep",
                                   "moe.overlap=true",
                                   "parallel.etp=1" };
+    static char *const replicas[] = { "parallel.replicas=2", "parallel.replicas=4" };
     double             own    = seconds_of(r, NULL, 0);
     EXPECT(own > 0, "%s: %s", r->path, status_text());
-    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
-        double other = seconds_of(r, &sets[i], 1);
-        EXPECT(other == 0 || own <= 1.1 * other, "%s takes %.3g s, with %s %.3g s", r->path, own, sets[i],
-               other);
-    }
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) expect_not_much_faster(r, own, &sets[i], 1);
+    for (size_t i = 0; i < 2 && strstr(r->path, "fsdp"); i++)
+        for (int k = 0; k < 4; k++) {
+            char *const set[] = { replicas[i], sets[k] };
+            expect_not_much_faster(r, own, set, 1), expect_not_much_faster(r, own, set, 2);
+        }
 }
 
 static void recipes_agree_with_the_planner(void)
