@@ -1,6 +1,7 @@
-/* tests/test_recipes.c -- every recipe for several GPUs is about as fast as its own layout can be: no other
- * setting of recompute, dispatcher and overlap, nor whole experts in place of cut ones, nor another number of
- * sets of shards, that fits its GPUs is predicted to take a tenth less time. */
+/* tests/test_recipes.c -- the seconds of a step in a recipe's comment are its plan's, and every recipe for
+ * several GPUs is about as fast as its own layout can be: no other setting of recompute, dispatcher and
+ * overlap, nor whole experts in place of cut ones, nor another number of sets of shards, that fits its GPUs is
+ * predicted to take a tenth less time. */
 #include "lab.h"
 #include "plan/dryrun.h"
 
@@ -52,6 +53,30 @@ static void expect_not_much_faster(const Recipe *r, double own, char *const *set
            n > 1 ? set[1] : "", other);
 }
 
+/* The number before " s a step" in the line of the comment that says what is planned; 0: there is none. */
+static double planned_in_comment(const char *path)
+{
+    char   line[256];
+    double seconds = 0;
+    FILE  *f = fopen(path, "r");
+    REQUIRE(f, "cannot read %s", path);
+    while (!seconds && fgets(line, sizeof line, f)) {
+        char *at = strstr(line, "Planned: ") ? strstr(line, " s a step") : NULL;
+        if (!at) continue;
+        for (*at = 0; at > line && at[-1] != ' '; at--) continue;
+        seconds = atof(at);
+    }
+    fclose(f);
+    return seconds;
+}
+
+static void comment_is_the_plan(const Recipe *r, double own)
+{
+    double said = planned_in_comment(r->path);
+    EXPECT(said == 0 || fabs(said / own - 1) < 0.03, "%s: its comment says %g s, its plan %g s", r->path, said,
+           own);
+}
+
 static void no_setting_is_much_faster(const Recipe *r)
 {
     static char *const sets[] = { "memory.recompute=[]",
@@ -65,6 +90,7 @@ static void no_setting_is_much_faster(const Recipe *r)
     static char *const replicas[] = { "parallel.replicas=2", "parallel.replicas=4" };
     double             own    = seconds_of(r, NULL, 0);
     EXPECT(own > 0, "%s: %s", r->path, status_text());
+    comment_is_the_plan(r, own);
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) expect_not_much_faster(r, own, &sets[i], 1);
     for (size_t i = 0; i < 2 && strstr(r->path, "fsdp"); i++)
         for (int k = 0; k < 4; k++) {
