@@ -438,7 +438,8 @@ static void expect_twin(const char *name, const FormatFile *twin)
 }
 
 /* Every encoding, codec and page version gives the rows of the twin, in any order; "indexed" has
- * OffsetIndexes and an empty row group, "numbers" 32-bit numbers whose differences wrap. */
+ * OffsetIndexes and an empty row group, "numbers" 32-bit numbers whose differences wrap, "meanings" decimals,
+ * times and other values that an annotation tells from what is stored. */
 static void parquet_rows_equal_their_twin(void)
 {
     static const char *const names[] = { "plain", "snappy-dictionary", "gzip-v2", "lz4-delta",
@@ -447,9 +448,14 @@ static void parquet_rows_equal_their_twin(void)
     EXPECT_OK(format_open(&twin, "tests/parquet/twin.jsonl", &(FormatConf){ 0 }));
     for (int k = 0; k < 6; k++) expect_twin(names[k], &twin);
     format_close(&twin);
-    EXPECT_OK(format_open(&twin, "tests/parquet/numbers.jsonl", &(FormatConf){ 0 }));
-    expect_twin("numbers", &twin);
-    format_close(&twin);
+    static const char *const others[] = { "numbers", "meanings" };
+    for (int k = 0; k < 2; k++) {
+        char path[64];
+        snprintf(path, sizeof path, "tests/parquet/%s.jsonl", others[k]);
+        EXPECT_OK(format_open(&twin, path, &(FormatConf){ 0 }));
+        expect_twin(others[k], &twin);
+        format_close(&twin);
+    }
 }
 
 /* A file that is cut while it is read is an error; its mapping is not touched behind the end. */

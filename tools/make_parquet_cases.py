@@ -131,7 +131,10 @@ def delta(values, wrap=0):
 
 def plain(kind, values):
     if kind == 6:
-        return b"".join(struct.pack("<I", len(v.encode())) + v.encode() for v in values)
+        texts = [v if isinstance(v, bytes) else v.encode() for v in values]
+        return b"".join(struct.pack("<I", len(v)) + v for v in texts)
+    if kind in (3, 7):
+        return b"".join(values)
     return b"".join(struct.pack({1: "<i", 2: "<q", 5: "<d"}[kind], v) for v in values)
 
 
@@ -234,10 +237,12 @@ def empty_group(columns):
     return Struct().list(1, 12, chunks).i64(2, 0).i64(3, 0).end()
 
 
-def element(name, repeat=None, kind=None, children=None, converted=None):
+def element(name, repeat=None, kind=None, children=None, converted=None, length=None, scale=None, precision=None, logical=None):
     s = Struct()
     if kind is not None:
         s.i32(1, kind)
+    if length:
+        s.i32(2, length)
     if repeat is not None:
         s.i32(3, repeat)
     s.text(4, name)
@@ -245,7 +250,11 @@ def element(name, repeat=None, kind=None, children=None, converted=None):
         s.i32(5, children)
     if converted is not None:
         s.i32(6, converted)
-    return s.end()
+    if scale:
+        s.i32(7, scale)
+    if precision:
+        s.i32(8, precision)
+    return s.struct(10, logical).end() if logical else s.end()
 
 
 SCHEMA = [element("schema", children=3), element("id", 0, 2), element("messages", 1, None, 1, 3), element("list", 2, None, 1),
@@ -256,6 +265,39 @@ SCHEMA = [element("schema", children=3), element("id", 0, 2), element("messages"
 NUMBERS = [("i", 1, 0, 0, lambda row: [(0, 0, row["i"])]), ("u", 1, 0, 0, lambda row: [(0, 0, (row["u"] + 2**31) % 2**32 - 2**31)])]
 NUMBERS_SCHEMA = [element("schema", children=2), element("i", 0, 1), element("u", 0, 1, None, 13)]
 NUMBER_ROWS = [{"i": 2**31 - 1, "u": 2**32 - 1}, {"i": -2**31, "u": 0}, {"i": 5, "u": 2**31}, {"i": -1, "u": 1}]
+
+
+def time_kind(field, utc, unit):
+    return Struct().struct(field, Struct().flag(1, utc).struct(2, Struct().struct(unit, Struct())))
+
+
+# Values whose annotation says what they stand for: name, element, and (stored, as JSON) of each row.
+MEANINGS = [
+    ("price", dict(kind=1, converted=5, scale=2, precision=9), [(350, 3.50), (-7, -0.07), (0, 0.0)]),
+    ("share", dict(kind=7, length=9, converted=5, scale=20, precision=21, logical=Struct().struct(5, Struct().i32(1, 20).i32(2, 21))),
+     [((-5 * 10**19).to_bytes(9, "big", signed=True), -0.5), (bytes(9), 0.0), ((1).to_bytes(9, "big"), 1e-20)]),
+    ("whole", dict(kind=6, converted=5, precision=24), [(b"\x7f", 127), (b"\x80", -128), ((10**20).to_bytes(10, "big"), 1e20)]),
+    ("day", dict(kind=1, converted=6), [(0, "1970-01-01"), (-1, "1969-12-31"), (11016, "2000-02-29")]),
+    ("clock", dict(kind=1, converted=7), [(0, "00:00:00"), (86399999, "23:59:59.999"), (3600000, "01:00:00")]),
+    ("seen", dict(kind=2, converted=10), [(1500000000000001, "2017-07-14T02:40:00.000001+00:00"),
+                                          (-1, "1969-12-31T23:59:59.999999+00:00"), (0, "1970-01-01T00:00:00+00:00")]),
+    ("local", dict(kind=2, logical=time_kind(8, False, 3)), [(1, "1970-01-01T00:00:00.000000001"),
+                                                            (-2**63, "1677-09-21T00:12:43.145224192"), (10**9, "1970-01-01T00:00:01")]),
+    ("half", dict(kind=7, length=2, logical=Struct().struct(15, Struct())), [(struct.pack("<e", v), v) for v in (1.5, -65504.0, 2.0**-24)]),
+    ("uuid", dict(kind=7, length=16, logical=Struct().struct(14, Struct())), [(bytes(range(16)), "00010203-0405-0607-0809-0a0b0c0d0e0f")] * 3),
+    ("old", dict(kind=3), [(struct.pack("<qI", 3600 * 10**9, 2440589), "1970-01-02T01:00:00")] * 3),
+]
+
+
+def meanings():
+    """Writes them as Parquet and as JSONL."""
+    columns = [(name, e["kind"], 0, 0, lambda row, k=k: [(0, 0, row[k])]) for k, (name, e, _) in enumerate(MEANINGS)]
+    schema = [element("schema", children=len(MEANINGS))] + [element(name, 0, **e) for name, e, _ in MEANINGS]
+    rows = [[v[i][0] for _, _, v in MEANINGS] for i in range(3)]
+    write("tests/parquet/meanings.parquet", rows, 0, {}, 1, 99, 99, columns, schema)
+    with open("tests/parquet/meanings.jsonl", "w") as f:
+        for i in range(3):
+            f.write(json.dumps({name: v[i][1] for name, _, v in MEANINGS}) + "\n")
 
 
 def write(path, rows, codec, encodings, version, group_rows, page_rows, columns=None, schema=None, indexed=False):
@@ -284,6 +326,7 @@ def main():
         write(f"tests/parquet/{name}.parquet", rows, *args)
     write("tests/parquet/indexed.parquet", rows, 1, {6: 8}, 1, 7, 2, indexed=True)
     write("tests/parquet/numbers.parquet", NUMBER_ROWS * 3, 0, {1: 5}, 1, 99, 5, NUMBERS, NUMBERS_SCHEMA)
+    meanings()
     with open("tests/parquet/numbers.jsonl", "w") as f:
         for row in NUMBER_ROWS * 3:
             f.write(json.dumps(row) + "\n")

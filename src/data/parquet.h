@@ -25,16 +25,21 @@ typedef enum {
     PQ_BYTES,
     PQ_FIXED
 } ParquetType;
+/* What a value stands for, where its type alone does not say it. */
+typedef enum { PQ_AS_STORED, PQ_DECIMAL, PQ_DATE, PQ_TIME, PQ_TIMESTAMP, PQ_HALF, PQ_UUID } ParquetMeaning;
 typedef enum { PQ_REQUIRED, PQ_OPTIONAL, PQ_REPEATED } ParquetRepeat;
 
-/* A node of the schema. column: of a leaf, its number; -1: a group. first: its first leaf. */
+/* A node of the schema. column: of a leaf, its number; -1: a group. first: its first leaf. scale: digits of a
+ * decimal after its point; digits: those of the fraction of a second that a time counts in, 3, 6 or 9. */
 typedef struct ParquetNode {
     const char         *name;
     ParquetRepeat       repeat;
     ParquetType         type;
     int                 type_length, children, column, first;
     int                 max_def, max_rep;
-    bool                is_list, is_map, is_text, is_unsigned;
+    bool                is_list, is_map, is_text, is_unsigned, is_utc;
+    ParquetMeaning      meaning;
+    int                 scale, digits;
     struct ParquetNode *child; /* `children` of them, not adjacent to their own children */
 } ParquetNode;
 
@@ -139,6 +144,11 @@ MUST Status parquet_cache_open(ParquetCache **c);
 void        parquet_cache_close(ParquetCache *c); /* NULL is fine */
 MUST Status parquet_cache_take(ParquetCache *c, const Parquet *p, int column, int64_t page, CachedPage **out);
 void        parquet_cache_drop(ParquetCache *c, CachedPage *page); /* no longer in use */
+
+/* A value, a text and other bytes as JSON. */
+MUST Status parquet_value_json(const ParquetNode *n, const ParquetCell *c, Text *out);
+MUST Status parquet_text_json(const uint8_t *s, size_t n, Text *out);
+MUST Status parquet_bytes_json(const uint8_t *s, size_t n, Text *out);
 
 /* Row i as a JSON object. */
 MUST Status parquet_row_json(const Parquet *p, ParquetCache *c, int64_t i, Text *out);

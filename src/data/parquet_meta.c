@@ -1,9 +1,8 @@
 /* data/parquet_meta.c -- the footer of a Parquet file: schema, row groups, and the rows of every page. */
-#include "data/parquet.h"
+#include "data/parquet_schema.h"
 
 #include "base/activity.h"
 #include "base/grow.h"
-#include "data/thrift.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,61 +11,17 @@ static Status damaged(const Parquet *p, const char *what)
     return fail(E_DATA, "%s: Parquet: %s", p->path, what);
 }
 
-/* One element of the schema, as it is stored: depth first. */
-typedef struct Element {
-    ThriftText name;
-    int        type, repeat, length, children, converted, logical;
-    bool       is_unsigned;
-} Element;
-
-enum { LOGICAL_INTEGER = 10, CONVERTED_UINT_8 = 11, CONVERTED_UINT_64 = 14 };
-
-static void read_integer_type(Thrift *t, Element *e)
-{
-    ThriftField f = { 0 };
-    while (thrift_next(t, &f))
-        if (f.id == 2) e->is_unsigned = !thrift_int(t, &f);
-        else thrift_skip(t, f.type);
-}
-
-static void read_logical(Thrift *t, Element *e)
-{
-    ThriftField f = { 0 };
-    while (thrift_next(t, &f)) {
-        e->logical = f.id;
-        if (f.id == LOGICAL_INTEGER && f.type == TH_STRUCT) read_integer_type(t, e);
-        else thrift_skip(t, f.type);
-    }
-}
-
-static Element read_element(Thrift *t)
-{
-    Element     e = { .type = -1, .converted = -1 };
-    ThriftField f = { 0 };
-    while (thrift_next(t, &f)) {
-        if (f.id == 1) e.type = (int)thrift_int(t, &f);
-        else if (f.id == 2) e.length = (int)thrift_int(t, &f);
-        else if (f.id == 3) e.repeat = (int)thrift_int(t, &f);
-        else if (f.id == 4) e.name = thrift_text(t, &f);
-        else if (f.id == 5) e.children = (int)thrift_int(t, &f);
-        else if (f.id == 6) e.converted = (int)thrift_int(t, &f);
-        else if (f.id == 10 && f.type == TH_STRUCT) read_logical(t, &e);
-        else thrift_skip(t, f.type);
-    }
-    return e;
-}
-
 typedef struct SchemaReader {
-    Parquet       *p;
-    const Element *e;
-    size_t         n, at;
-    int            depth;
+    Parquet              *p;
+    const ParquetElement *e;
+    size_t                n, at;
+    int                   depth;
 } SchemaReader;
 
 static Status read_node(SchemaReader *r, ParquetNode *node, const ParquetNode *parent)
 {
     if (r->at >= r->n || r->depth > 24) return damaged(r->p, "the schema is damaged or too deep");
-    const Element *e    = &r->e[r->at++];
+    const ParquetElement *e    = &r->e[r->at++];
     bool           leaf = e->children <= 0 && parent;
     if (e->repeat < 0 || e->repeat > 2 || (leaf && (e->type < 0 || e->type > PQ_FIXED)) ||
         e->children > PARQUET_COLUMNS || e->length < 0)
@@ -77,12 +32,7 @@ static Status read_node(SchemaReader *r, ParquetNode *node, const ParquetNode *p
                                    .children    = leaf ? 0 : e->children,
                                    .column      = -1 };
     node->name    = mem_pool_copy(&r->p->keep, e->name.v ? e->name.v : "", e->name.n);
-    node->is_list = e->converted == 3 || e->logical == 3;
-    node->is_map  = e->converted == 1 || e->converted == 2 || e->logical == 2;
-    node->is_text = e->converted == 0 || e->converted == 4 || e->converted == 19 || e->logical == 1 ||
-                    e->logical == 4 || e->logical == 12;
-    node->is_unsigned =
-        e->is_unsigned || (e->converted >= CONVERTED_UINT_8 && e->converted <= CONVERTED_UINT_64);
+    parquet_annotate(node, e);
     node->max_def = (parent ? parent->max_def : 0) + (node->repeat != PQ_REQUIRED);
     node->max_rep = (parent ? parent->max_rep : 0) + (node->repeat == PQ_REPEATED);
     node->first   = r->p->columns;
@@ -105,10 +55,10 @@ static Status read_schema(Parquet *p, Thrift *t, const ThriftField *f)
     ThriftType type;
     size_t     n = thrift_list(t, f, &type);
     if (type != TH_STRUCT || !n || n > 2 * PARQUET_COLUMNS) return damaged(p, "the schema is damaged");
-    Element     *e = calloc(n, sizeof *e);
+    ParquetElement *e = calloc(n, sizeof *e);
     SchemaReader r = { p, e, n, 0, 0 };
     if (!e) return fail(E_FIT, "no memory for a schema");
-    for (size_t i = 0; i < n; i++) e[i] = read_element(t);
+    for (size_t i = 0; i < n; i++) e[i] = parquet_element(t);
     Status st = t->damaged ? damaged(p, "the footer is damaged") : read_node(&r, &p->root, NULL);
     if (!st && r.at != n) st = damaged(p, "the schema is damaged");
     if (!st && !p->columns) st = damaged(p, "there are no columns");

@@ -1,10 +1,7 @@
 /* data/parquet_row.c -- one row of a Parquet file as JSON: the cells of every column are assembled along the
- * schema. Bytes that are no text become data: URIs, and {bytes, path} of a picture becomes its bytes' URI. */
+ * schema. {bytes, path} of a picture becomes its bytes' data: URI. */
 #include "data/parquet.h"
 
-#include "data/tokenizer_text.h"
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,75 +77,6 @@ static Status column_read(RowReader *r, int column, int64_t row)
 
 static Status puts_(RowReader *r, const char *s) { return text_push(r->out, s, strlen(s)); }
 
-static Status put_string(RowReader *r, const uint8_t *s, size_t n)
-{
-    TRY(puts_(r, "\""));
-    for (size_t i = 0, from = 0; i <= n; i++) {
-        if (i < n && s[i] >= 32 && s[i] != '"' && s[i] != '\\') continue;
-        TRY(text_push(r->out, (const char *)s + from, i - from));
-        from = i + 1;
-        if (i < n) TRY(text_printf(r->out, s[i] == '"' || s[i] == '\\' ? "\\%c" : "\\u%04x", s[i]));
-    }
-    return puts_(r, "\"");
-}
-
-static Status put_data_uri(RowReader *r, const uint8_t *s, size_t n)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    char              quad[4];
-    TRY(puts_(r, "\"data:;base64,"));
-    for (size_t i = 0; i < n; i += 3) {
-        uint32_t v =
-            (uint32_t)s[i] << 16 | (i + 1 < n ? (uint32_t)s[i + 1] << 8 : 0) | (i + 2 < n ? s[i + 2] : 0);
-        for (int k = 0; k < 4; k++) quad[k] = digits[v >> (18 - 6 * k) & 63];
-        if (i + 1 >= n) quad[2] = '=';
-        if (i + 2 >= n) quad[3] = '=';
-        TRY(text_push(r->out, quad, 4));
-    }
-    return puts_(r, "\"");
-}
-
-/* Bytes without an annotation are a text where they are UTF-8 without control characters. */
-static bool is_text(const uint8_t *s, size_t n)
-{
-    int32_t code;
-    for (size_t i = 0; i < n;) {
-        int k = utf8_step((const char *)s + i, n - i, &code);
-        if (k <= 0 || (code < 32 && code != '\n' && code != '\t' && code != '\r')) return false;
-        i += (size_t)k;
-    }
-    return true;
-}
-
-static Status put_real(RowReader *r, double v)
-{
-    char text[40];
-    if (!isfinite(v)) return puts_(r, "null");
-    snprintf(text, sizeof text, "%.17g", v);
-    TRY(puts_(r, text));
-    return strpbrk(text, ".e") ? OK : puts_(r, ".0");
-}
-
-static Status put_value(RowReader *r, const ParquetNode *n, const ParquetCell *c)
-{
-    switch (n->type) {
-    case PQ_BOOLEAN:
-        return puts_(r, c->i ? "true" : "false");
-    case PQ_INT32:
-        if (n->is_unsigned) return text_printf(r->out, "%lu", (unsigned long)(uint32_t)c->i);
-        return text_printf(r->out, "%lld", (long long)c->i);
-    case PQ_INT64: /* JSON's integers end at 2^63 here: larger ones are written as reals */
-        if (n->is_unsigned && c->i < 0) return put_real(r, (double)(uint64_t)c->i);
-        return text_printf(r->out, "%lld", (long long)c->i);
-    case PQ_FLOAT:
-    case PQ_DOUBLE:
-        return put_real(r, c->f);
-    default:
-        if (n->is_text || is_text(c->v, c->n)) return put_string(r, c->v, c->n);
-        return put_data_uri(r, c->v, c->n);
-    }
-}
-
 static const ParquetCell *peek(const RowReader *r, const ParquetNode *n)
 {
     const Cursor *c = &r->cursor[n->first];
@@ -182,7 +110,7 @@ static Status put_element(RowReader *r, const ParquetNode *repeated, const Parqu
     if (repeated->column < 0) return put_fields(r, repeated);
     if (!c) return puts_(r, "null");
     r->cursor[repeated->column].at++;
-    return put_value(r, repeated, c);
+    return parquet_value_json(repeated, c, r->out);
 }
 
 /* The repetitions of a node: cells whose repetition level is the node's continue it. */
@@ -228,7 +156,7 @@ static Status put_picture(RowReader *r, const ParquetNode *n)
     TRY(puts_(r, has ? "{\"url\":" : "{\"path\":"));
     pass(r, has ? path : bytes);
     if (has) r->cursor[bytes->column].at++;
-    TRY(has ? put_data_uri(r, c->v, c->n) : put_node(r, path));
+    TRY(has ? parquet_bytes_json(c->v, c->n, r->out) : put_node(r, path));
     return puts_(r, "}");
 }
 
@@ -238,7 +166,7 @@ static Status put_fields(RowReader *r, const ParquetNode *n)
     TRY(puts_(r, "{"));
     for (int i = 0; i < n->children; i++) {
         if (i) TRY(puts_(r, ","));
-        TRY(put_string(r, (const uint8_t *)n->child[i].name, strlen(n->child[i].name)));
+        TRY(parquet_text_json((const uint8_t *)n->child[i].name, strlen(n->child[i].name), r->out));
         TRY(puts_(r, ":"));
         TRY(put_node(r, &n->child[i]));
     }
@@ -255,7 +183,7 @@ static Status put_node(RowReader *r, const ParquetNode *n)
     }
     if (n->column >= 0) {
         r->cursor[n->column].at++;
-        return c->def == n->max_def ? put_value(r, n, c) : puts_(r, "null");
+        return c->def == n->max_def ? parquet_value_json(n, c, r->out) : puts_(r, "null");
     }
     bool wraps = n->children == 1 && n->child[0].repeat == PQ_REPEATED && n->child[0].column < 0;
     const ParquetNode *inner = n->child;
