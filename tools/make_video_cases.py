@@ -28,7 +28,12 @@ CLIPS = {                                # name: rate, seconds, what ffmpeg is t
     "three_theora.ogv": ("24", 0.125, ["-c:v", "libtheora", "-q:v", "3"]),
     "one_flv1.flv": ("1", 9, ["-c:v", "flv1", "-q:v", "20"]),
     "turned_h264.mp4": ("20", 2, H264),
+    "cut_h264.mp4": ("25", 4, H264 + ["-bf", "2"]),              # its edit list hides the first frames
+    "uneven_h264.mp4": ("30", 3, ["-vf", "select='not(mod(n,2))+lt(n,20)'", "-vsync", "vfr"] + H264),
+    "deep_hevc.mp4": ("24", 1.3, ["-c:v", "libx265", "-x265-params", "log-level=none", "-pix_fmt", "yuv420p10le", "-crf", "34"]),
 }
+# What is done to a finished file, without encoding it again: options before and after its name.
+REMUX = {"turned_h264.mp4": ([], ["-metadata:s:v", "rotate=90"]), "cut_h264.mp4": (["-ss", "1.3"], [])}
 TEXT = "<|im_start|>user\n<|vision_start|><|video_pad|><|vision_end|>What?<|im_end|>\n<|im_start|>assistant\nIt runs.<|im_end|>\n"
 
 
@@ -40,9 +45,10 @@ def make(name, rate, seconds, args):
     path = f"{OUT}/{name}"
     ffmpeg("-f", "lavfi", "-i", f"testsrc2=size=100x70:rate={rate}:duration={seconds}", "-fflags", "+bitexact",
            "-flags:v", "+bitexact", *args, path)
-    if name.startswith("turned"):
+    if name in REMUX:
+        before, after = REMUX[name]
         os.rename(path, OUT + "/t.mp4")
-        ffmpeg("-i", OUT + "/t.mp4", "-c", "copy", "-metadata:s:v", "rotate=90", path)
+        ffmpeg(*before, "-i", OUT + "/t.mp4", "-c", "copy", *after, path)
         os.remove(OUT + "/t.mp4")
     return path
 

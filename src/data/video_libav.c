@@ -19,6 +19,7 @@ enum {
     BUFFER      = 1 << 16, /* of reading */
     MAX_PACKETS = 1 << 23, /* of all streams of a file */
     REREADS     = 4,       /* a file may be read so many times by seeking in it */
+    HEAD_FRAMES = 64,      /* one of which is shown first */
     LATE_FRAMES = 8        /* frames that a file may lack at its end; the last one is repeated */
 };
 
@@ -206,21 +207,65 @@ static double seconds_of(const VideoFile *f, int64_t time)
     return (double)time * f->stream->time_base.num / f->stream->time_base.den;
 }
 
-/* Files whose head does not say how many frames they have are parsed to their end. */
+/* Frames that are shown, and the time from the first one to the end of the last. */
+typedef struct Span { int64_t frames, begin, end; } Span;
+
+static void span_add(Span *s, const AVPacket *p)
+{
+    int64_t time = p->pts == AV_NOPTS_VALUE ? p->dts : p->pts, last;
+    if (p->flags & AV_PKT_FLAG_DISCARD) return;
+    s->frames++;
+    if (time == AV_NOPTS_VALUE || __builtin_add_overflow(time, p->duration, &last)) return;
+    if (time < s->begin) s->begin = time;
+    if (last > s->end) s->end = last;
+}
+
+/* Adds packets until `most` shown frames were met, or the file ends. */
+static void span_parse(VideoFile *f, Span *s, int64_t most)
+{
+    int64_t stop = most < INT64_MAX - s->frames ? s->frames + most : INT64_MAX;
+    for (; s->frames < stop && next_packet(f); f->av->av_packet_unref(f->packet)) span_add(s, f->packet);
+}
+
+/* Entries of the index in the head of an MP4 or MOV file that its edit list shows; 0: the index is not whole.
+ */
+static int64_t count_indexed(const VideoFile *f)
+{
+    const AVInputFormat *kind = f->format->iformat;
+    int64_t              n = f->av->avformat_index_get_entries_count(f->stream), shown = 0;
+    if (!strstr(kind->name, "mp4") || f->stream->nb_frames <= 0 || n < f->stream->nb_frames) return 0;
+    for (int64_t i = 0; i < n; i++)
+        shown += !(f->av->avformat_index_get_entry(f->stream, (int)i)->flags & AVINDEX_DISCARD_FRAME);
+    return shown;
+}
+
+/* Of a file with an index only the first frames and those from the last key frame on are parsed. */
+static void measure_span(VideoFile *f, Span *s)
+{
+    int64_t indexed = count_indexed(f);
+    *s = (Span){ .begin = INT64_MAX, .end = INT64_MIN };
+    span_parse(f, s, indexed ? HEAD_FRAMES : INT64_MAX);
+    if (!indexed) return;
+    int n = f->av->avformat_index_get_entries_count(f->stream);
+    int64_t last = f->av->avformat_index_get_entry(f->stream, n - 1)->timestamp;
+    if (f->av->av_seek_frame(f->format, f->stream->index, last, AVSEEK_FLAG_BACKWARD) >= 0)
+        span_parse(f, s, INT64_MAX);
+    s->frames = indexed;
+}
+
+/* AVI files say in their heads how many frames they have and how long they are shown; others are parsed. */
 static void count_frames(VideoFile *f, VideoInfo *out)
 {
-    int64_t begin = INT64_MAX, end = INT64_MIN;
-    for (; next_packet(f); f->av->av_packet_unref(f->packet)) {
-        const AVPacket *p = f->packet;
-        int64_t         time = p->pts == AV_NOPTS_VALUE ? p->dts : p->pts, last;
-        if (p->flags & AV_PKT_FLAG_DISCARD) continue;
-        out->frames++;
-        if (time == AV_NOPTS_VALUE || __builtin_add_overflow(time, p->duration, &last)) continue;
-        if (time < begin) begin = time;
-        if (last > end) end = last;
+    Span   s = { 0 };
+    double head = f->stream->duration > 0 ? seconds_of(f, f->stream->duration) : 0, shown;
+    out->frames = f->stream->nb_frames;
+    if (out->frames > 0 && head > 0 && !strcmp(f->format->iformat->name, "avi")) {
+        out->fps = (double)out->frames / head;
+        return;
     }
-    double shown = begin < end ? seconds_of(f, end) - seconds_of(f, begin) : 0;
-    out->fps = shown > 0 ? (double)out->frames / shown : 0;
+    measure_span(f, &s);
+    shown = s.begin < s.end ? seconds_of(f, s.end) - seconds_of(f, s.begin) : 0;
+    out->frames = s.frames, out->fps = shown > 0 ? (double)s.frames / shown : 0;
 }
 
 static Status read_info(VideoFile *f, VideoInfo *out)
@@ -229,11 +274,7 @@ static Status read_info(VideoFile *f, VideoInfo *out)
     const AVRational        *rate = &f->stream->avg_frame_rate;
     bool turned = orient_swaps(f->turn);
     *out = (VideoInfo){ .h = turned ? p->width : p->height, .w = turned ? p->height : p->width };
-    out->frames = f->stream->nb_frames;
-    if (out->frames > 0 && f->stream->duration > 0)
-        out->fps = (double)out->frames / seconds_of(f, f->stream->duration);
-    else
-        out->frames = 0, count_frames(f, out);
+    count_frames(f, out);
     if (!(out->fps > 0) && rate->num > 0 && rate->den > 0) out->fps = (double)rate->num / rate->den;
     if (out->frames < 1) return unreadable(f, "it has no frames");
     if (!(out->fps >= 1e-3 && out->fps <= 1e4)) return unreadable(f, "its frames per second are unknown");
@@ -350,7 +391,7 @@ static Status convert(VideoFile *f, Image *out)
         return fail(E_DATA, "%s: a frame of %d x %d pixels", f->what, v->width, v->height);
     TRY(image_reserve(out, v->height, v->width, f->what));
     f->scaler = f->av->sws_getCachedContext(f->scaler, v->width, v->height, v->format, v->width, v->height,
-                                            AV_PIX_FMT_RGB24, SWS_BILINEAR, NULL, NULL, NULL);
+                                            AV_PIX_FMT_RGB24, SWS_BICUBIC, NULL, NULL, NULL);
     if (!f->scaler)
         return fail(E_DATA, "%s: the pixels of its frames are in a form that is not read", f->what);
     set_colours(f);
