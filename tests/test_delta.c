@@ -271,11 +271,11 @@ static double rule_loss(void *arg)
     return num_dot(r->o, r->dout) + (t_has(r->last) ? num_dot(r->last, r->dlast) : 0);
 }
 
-/* One token of value head u: the recurrence. */
-static void recur(const Rule *r, double s[DK][DV], int64_t t, int64_t u, double *o)
+/* One token of value head u, whose decay is g: the recurrence. */
+static void recur(const Rule *r, double s[DK][DV], double g, int64_t t, int64_t u, double *o)
 {
     int64_t h = u / (HV / HK);
-    double  fade = exp(get(r->g, t * HV + u)), step = get(r->beta, t * HV + u);
+    double  fade = exp(g), step = get(r->beta, t * HV + u);
     for (int c = 0; c < DV; c++) {
         double read = 0;
         for (int i = 0; i < DK; i++) s[i][c] *= fade, read += get(r->k, (t * HK + h) * DK + i) * s[i][c];
@@ -298,7 +298,7 @@ static void by_recurrence(const Rule *r, Tensor want)
         for (int64_t t = 0; t < r->q.n[0]; t++) {
             int64_t from = begin_of(r->seg, t);
             if (from == t && (t || !t_has(r->first))) memset(s, 0, sizeof s);
-            if (from >= 0) recur(r, s, t, u, o);
+            if (from >= 0) recur(r, s, get(r->g, t * HV + u), t, u, o);
             for (int c = 0; c < DV; c++) put(want, (t * HV + u) * DV + c, from < 0 ? 0 : (float)o[c]);
         }
         for (int i = 0; t_has(r->last) && i < DK * DV; i++)
@@ -318,6 +318,37 @@ static void rule_by_recurrence(void)
         EXPECT_CLOSE(r.o, t_as3(want, r.q.n[0], HV, DV), d == F32 ? 1e-5 : 6e-3);
         num_clear();
     }
+}
+
+/* The loss of value head u in double, with g of row `at` raised by h. */
+static double head_loss(const Rule *r, int64_t u, int64_t at, double h)
+{
+    double s[DK][DV], o[DV], loss = 0;
+    for (int64_t t = 0; t < r->q.n[0]; t++) {
+        int64_t from = begin_of(r->seg, t);
+        if (from < 0) continue;
+        if (from == t) memset(s, 0, sizeof s);
+        recur(r, s, get(r->g, t * HV + u) + (t == at ? h : 0), t, u, o);
+        for (int c = 0; c < DV; c++) loss += o[c] * get(r->dout, (t * HV + u) * DV + c);
+    }
+    return loss;
+}
+
+/* Sums over a tile of decays like these are past 100, and their gradients are differences of far larger ones:
+ * both would lose digits in f32. */
+static void strong_decays_keep_their_digits(void)
+{
+    Rule   r = rule_make(F32, 128, false);
+    double worst = 0, big = 0;
+    for (int64_t i = 0; i < 128 * HV; i++) put(r.g, i, 8 * get(r.g, i) - 1.5f);
+    rule_fwd(&r), rule_bwd(&r);
+    for (int64_t i = 0; i < 128 * HV; i++) {
+        double h = 1e-4;
+        double want = (head_loss(&r, i % HV, i / HV, h) - head_loss(&r, i % HV, i / HV, -h)) / (2 * h);
+        worst = fmax(worst, fabs(get(r.dg, i) - want)), big = fmax(big, fabs(want));
+    }
+    EXPECT(worst <= 5e-7 * big, "gradients of decays off by %.2g of %.2g", worst, big);
+    num_clear();
 }
 
 static void rule_gradients(void)
@@ -437,6 +468,7 @@ int main(void)
     RUN(l2norm);
     RUN(gated_norm);
     RUN(rule_by_recurrence);
+    RUN(strong_decays_keep_their_digits);
     RUN(rule_gradients);
     RUN(rule_in_bf16);
     RUN(memory);

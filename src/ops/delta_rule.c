@@ -23,9 +23,10 @@
  * the dtype of q, is its scratch: the state that enters each tile. It overwrites dq, dk (sums over the value
  * heads of a key head), dv, and dg, dbeta (T, Hv) f32; dfirst, dlast: the gradients of first and last.
  *
- * Storage is f32 or bf16, arithmetic f32, results are rounded once. A key head with its value heads is one
- * task, summed in the order of heads, tiles, rows: equal bits on any number of threads. FLOPs are counted as
- * four (dk, dv) updates of a token, whatever the tiles cost. */
+ * Storage is f32 or bf16, arithmetic f32, results are rounded once. On the CPU c and the gradients of g are
+ * summed in double: c passes 100, and the terms of one gradient cancel. A key head with its value heads is
+ * one task, summed in the order of heads, tiles, rows: equal bits on any number of threads. FLOPs are counted
+ * as four (dk, dv) updates of a token, whatever the tiles cost. */
 #include "ops/cpu/delta_tile.h"
 
 #include <string.h>

@@ -82,14 +82,14 @@ static void decays(DeltaTile *t)
 {
     int n = t->rows.n;
     for (int i = 0; i < n; i++)
-        t->sum[i] = t->g[i] + (i && meets(&t->rows, i, i - 1) ? t->sum[i - 1] : 0.0f);
+        t->sum[i] = (double)t->g[i] + (i && meets(&t->rows, i, i - 1) ? t->sum[i - 1] : 0.0);
     for (int i = 0; i < n; i++) {
-        t->in[i]  = t->rows.live[i] ? expf(t->sum[i]) : 0.0f;
-        t->out[i] = t->rows.last[i] ? expf(t->sum[n - 1] - t->sum[i]) : 0.0f;
+        t->in[i]  = t->rows.live[i] ? expf((float)t->sum[i]) : 0.0f;
+        t->out[i] = t->rows.last[i] ? expf((float)(t->sum[n - 1] - t->sum[i])) : 0.0f;
         for (int j = 0; j < n; j++)
-            t->decay[i][j] = j <= i && meets(&t->rows, i, j) ? expf(t->sum[i] - t->sum[j]) : 0.0f;
+            t->decay[i][j] = j <= i && meets(&t->rows, i, j) ? expf((float)(t->sum[i] - t->sum[j])) : 0.0f;
     }
-    t->through = t->rows.through ? expf(t->sum[n - 1]) : 0.0f;
+    t->through = t->rows.through ? expf((float)t->sum[n - 1]) : 0.0f;
 }
 
 /* Solves (1 + M) x = x in place, row by row. */
@@ -190,26 +190,28 @@ static void triangle_grads(const DeltaTile *t, DeltaGrads *g, DeltaSquare by)
 }
 
 /* What row i adds: of beta, and of `sum` through the two decays it stands in. */
-static void gate_row(const DeltaTile *t, DeltaGrads *g, int i, float read, float *dsum)
+static void gate_row(const DeltaTile *t, DeltaGrads *g, int i, double read, double *dsum)
 {
     int   n = t->rows.n, dk = t->dk, dv = t->dv;
     float ky = t->in[i] * dot(g->y + i * dk, t->k + i * dk, dk);
-    float triangle = 0.0f, sum = read + t->beta[i] * ky;
+    double triangle = 0, sum = read + (double)(t->beta[i] * ky);
     for (int j = 0; j < n; j++) {
-        triangle += g->dm[i][j] * t->keys[i][j];
-        sum += g->dp[i][j] * t->p[i][j] - g->dp[j][i] * t->p[j][i];
-        sum += g->dm[i][j] * t->m[i][j] - g->dm[j][i] * t->m[j][i];
+        triangle += (double)g->dm[i][j] * t->keys[i][j];
+        sum += (double)g->dp[i][j] * t->p[i][j] - (double)g->dp[j][i] * t->p[j][i];
+        sum += (double)g->dm[i][j] * t->m[i][j] - (double)g->dm[j][i] * t->m[j][i];
     }
-    g->dbeta[i] = triangle + dot(g->dfresh + i * dv, t->v + i * dv, dv) + ky;
+    g->dbeta[i] = (float)triangle + dot(g->dfresh + i * dv, t->v + i * dv, dv) + ky;
     dsum[i] = sum;
 }
 
 /* g reaches the sums of its own segment from its row on. */
-static void sums_back(const DeltaTile *t, DeltaGrads *g, const float *dsum)
+static void sums_back(const DeltaTile *t, DeltaGrads *g, const double *dsum)
 {
+    double sum = 0;
     for (int i = t->rows.n - 1; i >= 0; i--) {
         bool more = i + 1 < t->rows.n && meets(&t->rows, i, i + 1);
-        g->dg[i] = t->rows.segment[i] >= 0 ? dsum[i] + (more ? g->dg[i + 1] : 0.0f) : 0.0f;
+        sum = dsum[i] + (more ? sum : 0);
+        g->dg[i] = t->rows.segment[i] >= 0 ? (float)sum : 0.0f;
         if (t->rows.segment[i] < 0) g->dbeta[i] = 0.0f;
     }
 }
@@ -217,9 +219,9 @@ static void sums_back(const DeltaTile *t, DeltaGrads *g, const float *dsum)
 static void gate_grads(const DeltaTile *t, DeltaGrads *g, const float *s, const float *ds, const float *read,
                        const float *left)
 {
-    float dsum[DELTA_TILE];
+    double dsum[DELTA_TILE];
     int   n = t->rows.n, state = t->dk * t->dv;
-    for (int i = 0; i < n; i++) gate_row(t, g, i, read[i] - left[i], dsum);
+    for (int i = 0; i < n; i++) gate_row(t, g, i, (double)read[i] - left[i], dsum);
     if (t->through != 0.0f) dsum[n - 1] += t->through * dot(s, ds, state);
     for (int i = 0; i < n; i++) dsum[n - 1] += left[i];
     sums_back(t, g, dsum);

@@ -23,7 +23,7 @@ typedef struct DeltaTile {
     DeltaRows rows;
     int   dk, dv;
     float g[DELTA_TILE], beta[DELTA_TILE];
-    float sum[DELTA_TILE];               /* of g from the segment's first row in the tile on */
+    double sum[DELTA_TILE];              /* of g from the segment's first row in the tile on */
     float in[DELTA_TILE], out[DELTA_TILE];   /* decay since the state entered; until it leaves; or 0 */
     float through;                       /* decay of the state, 0 where it does not pass */
     float *q, *k, *v;                    /* (n, dk), (n, dk), (n, dv); q is scaled */
