@@ -199,12 +199,14 @@ static inline Ranks ranks_of(const Case *c, Comm *world, Mesh *place)
     return r;
 }
 
-/* Weights of the case. The B matrices of adapters are random too: B = 0 would leave A without a gradient. */
+/* Weights of the case. What starts at 0 is random too: B = 0 would leave A of an adapter without a gradient,
+ * and biases of 0 move no further than a few steps of Adam, beside which the rounding of their small
+ * gradients is large. */
 static inline Status draw_weights(const Case *c, Engine *e)
 {
     for (int i = 0; i < e->model.params.n; i++) {
         Param *p = e->model.params.p[i];
-        if (p->adapter_of && p->init == INIT_ZERO) p->init = INIT_NORMAL;
+        if (p->init == INIT_ZERO) p->init = INIT_NORMAL;
     }
     return model_init(&e->model, &e->be, c->weights);
 }
