@@ -51,6 +51,7 @@ typedef struct Parity {
     int         values;
     ParityRow         row[PARITY_KINDS];
     double      limit[PARITY_KINDS];
+    double      top_gradient;               /* largest element of all gradients */
     int32_t    *chosen;                     /* experts of the router at work */
     Status      tap_status;                 /* of a tap, which cannot return one */
 } Parity;
