@@ -310,6 +310,11 @@ def recorded_cases():
             common, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=8,
             intermediate_size=14, num_local_experts=4, num_experts_per_tok=2, sliding_window=7, rms_norm_eps=1e-5,
             router_aux_loss_coef=0.02, rope_parameters=rope(1000000.0))),
+        # one expert for a token, whose weight is always 1: gradients of routers are rounding of 0; YaRN
+        Case("mixtral-one", "mixtral", seed=45, rows=[Row([("text", 23)]), Row([("text", 9)])], text=dict(
+            common, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2, head_dim=6,
+            intermediate_size=10, num_local_experts=3, num_experts_per_tok=1, sliding_window=3, rms_norm_eps=1e-5,
+            router_aux_loss_coef=0.0, rope_parameters=rope(10000.0, **yarn))),
         # delta nets: value heads share keys, more rows than a tile has; input projections in both orders
         Case("qwen3-next", "qwen3_next", seed=43, rows=[Row([("text", 71)]), Row([("text", 13)])], text=dict(
             common, **delta, num_hidden_layers=3, full_attention_interval=3, mlp_only_layers=[1], intermediate_size=34,

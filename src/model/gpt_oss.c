@@ -8,7 +8,7 @@ static const TextDefaults defaults = { .vocab = 201088, .hidden = 2880, .layers 
                                        .kv_heads = 8,
                                        .head_dim = 64, .ffn = 2880, .experts = 128, .per_token = 4,
                                        .expert_ffn = 2880, .renorm = true, .eps = 1e-5, .theta = 150000,
-                                       .aux_coef = 0.9, .no_qk_norm = true, .yarn = true };
+                                       .aux_coef = 0.9, .no_qk_norm = true };
 
 static const ModelNames names = { .router = "mlp.router",
                                   .expert_part = { "gate_proj", "up_proj", "down_proj" } };
@@ -29,9 +29,11 @@ static Status check_layers(const TextShape *t, const Json *hf)
 
 static Status shape(ModelShape *s, const Json *hf)
 {
-    double limit;
+    double limit, alpha;
     TRY(json_num(hf, "swiglu_limit", 7, &limit));
+    TRY(json_num(hf, "swiglu_alpha", 1.702, &alpha));
     if (limit != 7) return fail(E_DATA, "swiglu_limit = %g: only 7 is known", limit);
+    if (alpha != 1.702) return fail(E_DATA, "swiglu_alpha = %g: only 1.702 is known", alpha);
     TRY(qwen3_text(&s->text, hf, &defaults, true, false));
     TRY(json_flag(hf, "attention_bias", true, &s->text.bias));
     TRY(shape_dim(hf, "sliding_window", 128, 1 << 24, &s->text.window));

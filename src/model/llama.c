@@ -2,7 +2,7 @@
 #include "model/qwen3_shape.h"
 
 static const TextDefaults llama   = { .vocab = 32000, .hidden = 4096, .layers = 32, .heads = 32, .ffn = 11008,
-                                      .no_qk_norm = true, .smooth = true };
+                                      .no_qk_norm = true };
 static const TextDefaults mistral = { .vocab = 32000, .hidden = 4096, .layers = 32, .heads = 32,
                                       .kv_heads = 8,
                                       .ffn = 14336, .no_qk_norm = true, .window_always = true };

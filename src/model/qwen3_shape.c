@@ -42,6 +42,8 @@ static Status partial(TextShape *t, const Json *o, const Json *r, const TextDefa
     double share;
     TRY(json_num(o, "partial_rotary_factor", d->rotary > 0 ? d->rotary : 1, &share));
     TRY(json_num(r, "partial_rotary_factor", share, &share));
+    if (!(d->rotary > 0) && share != 1)
+        return fail(E_DATA, "partial_rotary_factor = %g: heads of this family rotate as a whole", share);
     t->rotary = (int64_t)((double)t->C * share);
     if (t->rotary < 2 || t->rotary > t->C || t->rotary % 2)
         return fail(E_DATA, "partial_rotary_factor = %g: of heads of %lld an even number must rotate", share,
@@ -97,13 +99,12 @@ static Status rope(TextShape *t, const Json *o, const TextDefaults *d, bool mult
     if (r && !json_is_object(r) && !json_is_null(r)) return fail(E_DATA, "rope_scaling: must be an object");
     TRY(json_str(r, "type", "default", &type));
     TRY(json_str(r, "rope_type", type, &type));
-    if (!strcmp(type, "yarn") && d->yarn) {
+    if (!strcmp(type, "yarn")) {
         TRY(yarn(&t->yarn, o, r));
-    } else if (!strcmp(type, "llama3") && d->smooth) {
+    } else if (!strcmp(type, "llama3")) {
         TRY(smooth(&t->smooth, r));
     } else if (strcmp(type, "default") && !(multimodal && !strcmp(type, "mrope"))) {
-        return fail(E_DATA, "rope_type = %s: only default%s is known for this family", type,
-                    d->yarn ? " or yarn" : d->smooth ? " or llama3" : "");
+        return fail(E_DATA, "rope_type = %s: default, yarn and llama3 are known", type);
     }
     TRY(json_num(o, "rope_theta", d->theta, &t->theta));
     TRY(json_num(r, "rope_theta", t->theta, &t->theta));

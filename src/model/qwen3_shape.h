@@ -12,9 +12,8 @@ typedef struct TextDefaults {
     int64_t ffn, expert_ffn, experts, per_token;
     bool    renorm;
     int64_t vocab;                       /* 0: 151936 */
-    double  eps, theta, rotary, aux_coef;    /* 0: 1e-6; none; the whole head; 0.001 */
+    double  eps, theta, rotary, aux_coef;    /* 0: 1e-6; none; all of a head, always; 0.001 */
     bool    no_qk_norm;                  /* queries and keys have no norm */
-    bool    yarn, smooth;                /* rope_type yarn, llama3 is known */
     int64_t mrope[3];                    /* 0 0 0: 24 20 20 */
     bool    window_always;               /* sliding_window applies without use_sliding_window */
 } TextDefaults;
