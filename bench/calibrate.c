@@ -386,11 +386,12 @@ static Status calibrate(Calib *k, const char *backend, const CalibArgs *a)
 static const Option options[] = {
     OPTION_TEXT(CalibArgs, backend, "--backend", "NAME", "cpu, cuda or auto"),
     OPTION_TEXT(CalibArgs, dtype, "--dtype", "f32|bf16", "of the products"),
-    OPTION_INT(CalibArgs, repeats, "--repeat", "N", 1, 50, "measurements of each size; 5"),
+    OPTION_INT(CalibArgs, repeats, "--repeat", "N", 1, 50, "measurements of each size (default 5)"),
     OPTION_TEXT(CalibArgs, out, "--out", "FILE", "where the row goes instead of the cache folder"),
     OPTION_FLAG(CalibArgs, links, "--links",
                 "measure the links between ranks alone and keep the rest of the row"),
-    OPTION_TEXT(CalibArgs, comm, "--comm", "KIND", "what ranks communicate over, as comm.kind; auto"),
+    OPTION_TEXT(CalibArgs, comm, "--comm", "KIND",
+                "what ranks communicate over, as comm.kind (default auto)"),
     OPTION_INT(CalibArgs, per_node, "--ranks-per-node", "N", 0, 65536, "as comm.ranks_per_node; 0: by host"),
     OPTION_END
 };

@@ -88,10 +88,10 @@ static Status report(DecodeBench *b)
 
 static const Option options[] = {
     OPTION_TEXT(DecodeBench, model, "--model", "DIR|PRESET", "a small built-in model unless given"),
-    OPTION_INT(DecodeBench, docs, "--docs", "N", 1, 4096, "documents decoded together; 1"),
-    OPTION_INT(DecodeBench, prompt, "--prompt", "N", 2, 1 << 20, "tokens of a prompt; 256"),
-    OPTION_INT(DecodeBench, tokens, "--tokens", "N", 1, 1 << 20, "tokens to decode; 64"),
-    OPTION_TEXT(DecodeBench, dtype_name, "--dtype", "f32|bf16", "of weights and activations; f32"),
+    OPTION_INT(DecodeBench, docs, "--docs", "N", 1, 4096, "documents decoded together (default 1)"),
+    OPTION_INT(DecodeBench, prompt, "--prompt", "N", 2, 1 << 20, "tokens of a prompt (default 256)"),
+    OPTION_INT(DecodeBench, tokens, "--tokens", "N", 1, 1 << 20, "tokens to decode (default 64)"),
+    OPTION_TEXT(DecodeBench, dtype_name, "--dtype", "f32|bf16", "of weights and activations (default f32)"),
     OPTION_END
 };
 

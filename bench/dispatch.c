@@ -262,11 +262,12 @@ static Status time_table(const DispatchBench *b)
 }
 
 static const Option options[] = {
-    OPTION_INT(DispatchBench, T, "--tokens", "N", 16, 1 << 20, "tokens of a rank; 4096"),
-    OPTION_INT(DispatchBench, E, "--experts", "N", 8, MOST_E, "experts; 128"),
-    OPTION_INT(DispatchBench, K, "--top", "N", 1, MOST_K, "experts of a token; 8"),
-    OPTION_INT(DispatchBench, D, "--width", "N", 8, 1 << 16, "hidden size; 2048"),
-    OPTION_TEXT(DispatchBench, comm, "--comm", "KIND", "transport between ranks that mpirun started; auto"),
+    OPTION_INT(DispatchBench, T, "--tokens", "N", 16, 1 << 20, "tokens of a rank (default 4096)"),
+    OPTION_INT(DispatchBench, E, "--experts", "N", 8, MOST_E, "experts (default 128)"),
+    OPTION_INT(DispatchBench, K, "--top", "N", 1, MOST_K, "experts of a token (default 8)"),
+    OPTION_INT(DispatchBench, D, "--width", "N", 8, 1 << 16, "hidden size (default 2048)"),
+    OPTION_TEXT(DispatchBench, comm, "--comm", "KIND",
+                "transport between ranks that mpirun started (default auto)"),
     OPTION_END
 };
 

@@ -96,10 +96,10 @@ static Status bench(LoaderBench *b, const DataSetup *s)
 }
 
 static const Option options[] = {
-    OPTION_INT(LoaderBench, steps, "--steps", "N", 1, 1000000, "steps to read; 20"),
+    OPTION_INT(LoaderBench, steps, "--steps", "N", 1, 1000000, "steps to read (default 20)"),
     OPTION_INT(LoaderBench, workers, "--workers", "N", 0, 4096, "worker threads; 0: the recipe's"),
     OPTION_INT(LoaderBench, step_ms, "--step-ms", "N", 0, 1000000,
-               "milliseconds that a step would compute; 0"),
+               "milliseconds that a step would compute (default 0)"),
     OPTION_FLAG(LoaderBench, json, "--json", "print the result as JSON"), OPTION_END
 };
 

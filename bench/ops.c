@@ -85,10 +85,10 @@ static Status run_all(Setup *s, Json *rows, const OpsArgs *a)
 }
 
 static const Option options[] = {
-    OPTION_TEXT(OpsArgs, backend, "--backend", "NAME", "cpu, cuda or auto; cpu"),
-    OPTION_TEXT(OpsArgs, kernels, "--kernels", "NAME", "of the GPU: auto, hopper or portable; auto"),
-    OPTION_TEXT(OpsArgs, dtype, "--dtype", "f32|bf16", "of the tensors; f32"),
-    OPTION_INT(OpsArgs, repeats, "--repeat", "N", 1, 99, "measurements of each op; 7"),
+    OPTION_TEXT(OpsArgs, backend, "--backend", "NAME", "cpu, cuda or auto (default cpu)"),
+    OPTION_TEXT(OpsArgs, kernels, "--kernels", "NAME", "of the GPU: auto, hopper or portable (default auto)"),
+    OPTION_TEXT(OpsArgs, dtype, "--dtype", "f32|bf16", "of the tensors (default f32)"),
+    OPTION_INT(OpsArgs, repeats, "--repeat", "N", 1, 99, "measurements of each op (default 7)"),
     OPTION_TEXT(OpsArgs, only, "--only", "TEXT", "only ops whose name contains it"),
     OPTION_INT(OpsArgs, held_sms, "--held-sms", "N", 0, 128,
                "time each op also beside a kernel that holds N SMs of the GPU; print the ratio of the times"),

@@ -27,10 +27,10 @@ static void print_summary(const SynthConf *c, double seconds)
 typedef struct SynthArgs { const char *out, *without, *about; int64_t train, eval, seed; } SynthArgs;
 
 static const Option options[] = {
-    OPTION_TEXT(SynthArgs, out, "--out", "DIR", "the folder to write to; required"),
-    OPTION_INT(SynthArgs, train, "--train", "N", 0, 10000000, "questions to train on; 40000"),
-    OPTION_INT(SynthArgs, eval, "--eval", "N", 0, 10000000, "held-out questions; 900"),
-    OPTION_INT(SynthArgs, seed, "--seed", "N", 0, 9000000000000000, "seed of the set; 1"),
+    OPTION_TEXT(SynthArgs, out, "--out", "DIR", "the folder to write to (required)"),
+    OPTION_INT(SynthArgs, train, "--train", "N", 0, 10000000, "questions to train on (default 40000)"),
+    OPTION_INT(SynthArgs, eval, "--eval", "N", 0, 10000000, "held-out questions (default 900)"),
+    OPTION_INT(SynthArgs, seed, "--seed", "N", 0, 9000000000000000, "seed of the set (default 1)"),
     OPTION_TEXT(SynthArgs, without, "--without", "COLOUR,...",
                 "colours that no picture shows and no text names"),
     OPTION_TEXT(SynthArgs, about, "--about", "COLOUR,...", "every picture shows one of these colours"),

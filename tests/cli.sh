@@ -19,6 +19,7 @@ expect 0 "treb 0"            $treb --version
 expect 0 "usage: treb parity" $treb parity --help
 expect 0 "learning_rate"     $treb help optim
 expect 0 "model data image"  $treb help
+expect 0 "layouts to list (default 5)" $treb plan --help
 expect 2 "neither a verb nor a section" $treb help 12345
 expect 2 "parity"            $treb parrity
 expect 0 "--restart K"       $treb launch --help

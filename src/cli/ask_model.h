@@ -23,12 +23,13 @@ typedef struct AskModel {
 /* Rows of the options of a verb whose arguments have an AskModel `m`. */
 #define ASK_MODEL_OPTIONS(type)                                                                              \
     OPTION_TEXT(type, m.lora, "--lora", "DIR", "an adapter beside the model"),                               \
-        OPTION_INT(type, m.how.max_new, "--max-new", "N", 1, 1 << 20, "tokens of an answer at most; 512"),   \
+        OPTION_INT(type, m.how.max_new, "--max-new", "N", 1, 1 << 20,                                        \
+                   "tokens of an answer at most (default 512)"),                                             \
         OPTION_REAL(type, m.how.temperature, "--temperature", "T", 0, 100,                                   \
-                    "0, the default: the likeliest token each time"),                                        \
+                    "of the draws; 0: the likeliest token each time (default 0)"),                           \
         OPTION_REAL(type, m.how.top_p, "--top-p", "P", 1e-6, 1,                                              \
-                    "draw among the likeliest tokens that make up P; 1"),                                    \
-        OPTION_INT(type, m.seed, "--seed", "S", 0, INT64_MAX, "of the draws; 0"),                            \
+                    "draw among the likeliest tokens that make up P (default 1)"),                           \
+        OPTION_INT(type, m.seed, "--seed", "S", 0, INT64_MAX, "of the draws (default 0)"),                   \
         OPTION_TEXT(type, m.dtype, "--dtype", "f32|bf16", "of weights and activations"),                     \
         OPTION_TEXT(type, m.backend, "--backend", "NAME", "cpu, cuda or auto")
 

@@ -8,7 +8,7 @@ static const Usage usage = {
 
 const Command command_bench = {
     .name    = "bench",
-    .help    = "ops and whole steps against ceilings measured in the same run",
+    .help    = "measure ops and whole steps against ceilings of the same run",
     .usage   = USAGE(&usage),
     .program = "treb-bench",
 };

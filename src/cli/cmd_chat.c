@@ -46,9 +46,10 @@ static const Option options[] = {
     OPTION_TEXT(ChatArgs, prompts, "--prompts", "FILE",
                 "answer the conversations of this file, one JSON object a line, and end"),
     OPTION_TEXT(ChatArgs, out, "--out", "FILE",
-                "of --prompts: each line with its answer; stdout unless given"),
-    OPTION_INT(ChatArgs, context, "--context", "N", 16, 1 << 24, "tokens of a conversation at most; 8192"),
-    OPTION_INT(ChatArgs, batch, "--batch", "N", 1, 4096, "of --prompts: conversations at once; 8"),
+                "of --prompts: each line with its answer (default: stdout)"),
+    OPTION_INT(ChatArgs, context, "--context", "N", 16, 1 << 24,
+               "tokens of a conversation at most (default 8192)"),
+    OPTION_INT(ChatArgs, batch, "--batch", "N", 1, 4096, "of --prompts: conversations at once (default 8)"),
     ASK_MODEL_OPTIONS(ChatArgs),
     OPTION_END
 };

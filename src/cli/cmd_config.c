@@ -32,9 +32,13 @@ static Status cmd_config(int argc, char **argv)
 }
 
 static const Usage usage = {
-    .args    = "[recipe.yaml] [section.key=value ...] [--key value ...]\n       treb config --import FILE",
-    .notes   = "Prints the recipe as it would run: defaults, then the file, then the overrides. --import "
-               "turns arguments of LLaMA-Factory, ms-swift, TRL and transformers, accelerate or Megatron "
+    .args    = "[recipe.yaml] [section.key=value ...] [--key value ...]",
+    .notes   = "Prints the recipe as it would run: defaults, then the file, then the overrides.",
+};
+
+static const Usage usage_import = {
+    .args    = "--import FILE",
+    .notes   = "Turns arguments of LLaMA-Factory, ms-swift, TRL and transformers, accelerate or Megatron "
                "(YAML, JSON or a shell script) into a recipe, with a line for each that has no counterpart.",
 };
 
@@ -42,6 +46,6 @@ const Command command_config = {
     .name     = "config",
     .help     = "check a recipe and print every key of it",
     .run      = cmd_config,
-    .usage    = USAGE(&usage),
+    .usage    = USAGE(&usage, &usage_import),
     .sections = ALL_SECTIONS,
 };

@@ -190,7 +190,7 @@ static const Option options[] = {
     OPTION_TEXT(ConvertArgs, dtype, "--dtype", "f32|bf16|f16|fp8_block",
                 "of the written tensors; as in FROM unless given. fp8_block: linear weights of the decoder "
                 "in 8 bits with scales of 128 x 128 blocks, the others in bf16"),
-    OPTION_INT(ConvertArgs, shard_mb, "--shard-mb", "N", 1, 1 << 30, "megabytes of a file; 5000"),
+    OPTION_INT(ConvertArgs, shard_mb, "--shard-mb", "N", 1, 1 << 30, "megabytes of a file (default 5000)"),
     OPTION_TEXT(ConvertArgs, config, "--config", "FOLDER",
                 "config.json and tokenizer files where FROM has none"),
     OPTION_FLAG(ConvertArgs, native, "--native",

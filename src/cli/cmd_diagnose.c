@@ -12,9 +12,10 @@ typedef struct DiagnoseArgs {
 } DiagnoseArgs;
 
 static const Option options[] = { OPTION_TEXT(DiagnoseArgs, hardware, "--hardware", "ID",
-                                              "a GPU by name, or `this`; else that of the run"),
+                                              "a GPU by name, or `this` (default: that of the run)"),
                                   OPTION_INT(DiagnoseArgs, ranks, "--ranks", "N", 1, 1 << 20,
-                                             "ranks; those of the run, of parallel.ranks, or the least"),
+                                             "ranks (default: those of the run, of parallel.ranks, or "
+                                             "the least)"),
                                   OPTION_INT(DiagnoseArgs, per_node, "--per-node", "N", 1, 1 << 20,
                                              "ranks of a node"),
                                   OPTION_FLAG(DiagnoseArgs, json, "--json", "print the diagnosis as JSON"),
@@ -60,7 +61,7 @@ static const Usage usage = {
 
 const Command command_diagnose = {
     .name     = "diagnose",
-    .help     = "which wall a step runs into, and which changes would help by how much",
+    .help     = "name the wall that a step runs into, and which changes would help by how much",
     .run      = cmd_diagnose,
     .usage    = USAGE(&usage),
 };

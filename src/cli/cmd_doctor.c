@@ -106,7 +106,7 @@ static const Usage usage = { .args    = "", .options = options };
 
 const Command command_doctor = {
     .name     = "doctor",
-    .help     = "what this machine has and what that allows",
+    .help     = "list what this machine has and what that allows",
     .run      = cmd_doctor,
     .usage    = USAGE(&usage),
 };

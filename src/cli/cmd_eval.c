@@ -193,13 +193,14 @@ static Status read_recipe(Ask *a, const char **plain, int n)
 }
 
 static const Option options[] = {
-    OPTION_TEXT(Ask, model, "--model", "DIR", "the model; of more account than the recipe's"),
+    OPTION_TEXT(Ask, model, "--model", "DIR", "the model, in place of the recipe's"),
     OPTION_TEXT(Ask, lora, "--lora", "DIR", "an adapter beside the model"),
     OPTION_LIST(Ask, file, "--data", "FILE", "held-out data; may be given more than once"),
     OPTION_TEXT(Ask, samples, "--samples", "FILE", "write questions and answers, one JSON object a line"),
     OPTION_INT(Ask, lines, "--sample-lines", "N", 0, INT64_MAX, "lines of --samples at most; 0: all"),
     OPTION_INT(Ask, max_samples, "--max-samples", "N", 0, INT64_MAX, "documents at most; 0: all"),
-    OPTION_INT(Ask, max_new, "--max-new", "N", 0, 1 << 20, "tokens of an answer at most, 64; 0: loss alone"),
+    OPTION_INT(Ask, max_new, "--max-new", "N", 0, 1 << 20,
+               "tokens of an answer at most; 0: loss alone (default 64)"),
     OPTION_TEXT(Ask, dtype, "--dtype", "f32|bf16", "of weights and activations"),
     OPTION_FLAG(Ask, blind, "--blind", "show the model blank pictures"),
     OPTION_FLAG(Ask, json, "--json", "print the result as JSON"),
@@ -241,7 +242,7 @@ static const Usage usage = {
 
 const Command command_eval = {
     .name     = "eval",
-    .help     = "loss and answers of a model on held-out data",
+    .help     = "measure loss and answers of a model on held-out data",
     .run      = cmd_eval,
     .usage    = USAGE(&usage),
 };

@@ -99,8 +99,8 @@ static void close_model(void *self)
     ask_model_unload(&a->m);
 }
 
-static const Option options[] = { OPTION_TEXT(Ask, m.dir, "--model", "DIR", "the model; required"),
-                                  OPTION_TEXT(Ask, prompt, "--prompt", "TEXT", "what to answer; required"),
+static const Option options[] = { OPTION_TEXT(Ask, m.dir, "--model", "DIR", "the model (required)"),
+                                  OPTION_TEXT(Ask, prompt, "--prompt", "TEXT", "what to answer (required)"),
                                   OPTION_LIST(Ask, image, "--image", "FILE",
                                               "a picture; may be given more than once"),
                                   OPTION_TEXT(Ask, system, "--system", "TEXT", "the system message"),
@@ -138,7 +138,7 @@ static const Usage usage = {
 
 const Command command_generate = {
     .name     = "generate",
-    .help     = "text from a prompt and pictures",
+    .help     = "write text from a prompt and pictures",
     .run      = cmd_generate,
     .usage    = USAGE(&usage),
 };

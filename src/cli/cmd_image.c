@@ -275,8 +275,9 @@ static const Option options[] = {
     OPTION_FLAG(ImageAsk, json, "--json", "one JSON object a picture"),
     OPTION_TEXT(ImageAsk, index_text, "--index", "I,J,...", "values of the flattened patches to print"),
     OPTION_INT(ImageAsk, patch.min_pixels, "--min-pixels", "N", 1, INT32_MAX,
-               "pictures are scaled up to it; 65536"),
-    OPTION_INT(ImageAsk, patch.max_pixels, "--max-pixels", "N", 1, INT32_MAX, "and down to it; 16777216"),
+               "pictures are scaled up to it (default 65536)"),
+    OPTION_INT(ImageAsk, patch.max_pixels, "--max-pixels", "N", 1, INT32_MAX,
+               "and down to it (default 16777216)"),
     OPTION_INT(ImageAsk, lim.max_pixels, "--limit-pixels", "N", 1, INT32_MAX,
                "refuse larger files before decoding"),
     OPTION_INT(ImageAsk, repeat, "--repeat", "N", 1, MOST_REPEATS, "time each stage, on one core"),
@@ -304,7 +305,7 @@ static const Usage usage = {
 
 const Command command_image = {
     .name     = "image",
-    .help     = "what the model sees of pictures: grid and patch values",
+    .help     = "print what the model sees of pictures: grid and patch values",
     .run      = cmd_image,
     .usage    = USAGE(&usage),
 };

@@ -98,13 +98,14 @@ static Status make_recipe(InitRun *x)
 }
 
 static const Option options[] = {
-    OPTION_TEXT(InitRun, out, "--out", "FILE", "the recipe; recipe.yaml"),
-    OPTION_TEXT(InitRun, run, "--output-dir", "DIR", "folder of the run; runs/ and the name of the data"),
+    OPTION_TEXT(InitRun, out, "--out", "FILE", "the recipe (default recipe.yaml)"),
+    OPTION_TEXT(InitRun, run, "--output-dir", "DIR",
+                "folder of the run (default: runs/ and the name of the data)"),
     OPTION_LIST(InitRun, eval, "--eval", "FILE", "held-out data; a share of DATA unless given"),
     OPTION_INT(InitRun, rank, "--lora", "RANK", 0, 65536,
                "adapters of this rank, 0: train all weights; unless given, adapters where these do not fit"),
     OPTION_INT(InitRun, gpus, "--gpus", "N", 1, 65536,
-               "ranks that the recipe is for; the GPUs of this machine"),
+               "ranks that the recipe is for (default: the GPUs of this machine)"),
     OPTION_TEXT(InitRun, hardware, "--hardware", "ID",
                 "plan for these GPUs in place of this machine: h100, h200, ..."),
     OPTION_END

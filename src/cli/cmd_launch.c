@@ -15,12 +15,16 @@ typedef struct LaunchArgs {
 } LaunchArgs;
 
 static const Option options[] = {
-    OPTION_INT(LaunchArgs, ranks, "-n", "N", 1, 65536, "ranks; with --hosts all slots unless given"),
-    OPTION_TEXT(LaunchArgs, hosts, "--hosts", "a:8,b:8", "hosts and their slots, in rank order; this host"),
+    OPTION_INT(LaunchArgs, ranks, "-n", "N", 1, 65536, "ranks (default with --hosts: all slots)"),
+    OPTION_TEXT(LaunchArgs, hosts, "--hosts", "a:8,b:8",
+                "hosts and their slots, in rank order (default: this host)"),
     OPTION_INT(LaunchArgs, restarts, "--restart", "K", 0, 1000000,
-               "start again when a rank is lost, at most K times in a row without a new checkpoint; 0"),
-    OPTION_INT(LaunchArgs, least, "--min-ranks", "M", 1, 65536, "with --restart: end when fewer are left; 1"),
-    OPTION_TEXT(LaunchArgs, agent, "--agent", "CMD", "starts a command on a host: CMD HOST COMMAND; ssh"),
+               "start again when a rank is lost, at most K times in a row without a new checkpoint "
+               "(default 0)"),
+    OPTION_INT(LaunchArgs, least, "--min-ranks", "M", 1, 65536,
+               "with --restart: end when fewer are left (default 1)"),
+    OPTION_TEXT(LaunchArgs, agent, "--agent", "CMD",
+                "starts a command on a host: CMD HOST COMMAND (default ssh)"),
     OPTION_TEXT(LaunchArgs, mpirun, "--mpirun", "PATH", "Open MPI's mpirun, if not the one in PATH"),
     OPTION_FLAG(LaunchArgs, no_bind, "--no-bind", "do not bind ranks to cores"),
     OPTION_FLAG(LaunchArgs, verbose, "--verbose", "each rank prints its cores, NUMA node, GPU and threads"),

@@ -240,9 +240,10 @@ static Status run(Parity *p, const char *dir)
 }
 
 static const Option options[] = {
-    OPTION_TEXT(Parity, backend, "--backend", "NAME", "cpu, cuda; cpu unless given"),
-    OPTION_TEXT(Parity, dtype_name, "--dtype", "f32|bf16", "of weights and activations; f32"),
-    OPTION_INT(Parity, steps, "--steps", "N", 0, 1000000, "AdamW steps to compare; as many as were recorded"),
+    OPTION_TEXT(Parity, backend, "--backend", "NAME", "cpu or cuda (default cpu)"),
+    OPTION_TEXT(Parity, dtype_name, "--dtype", "f32|bf16", "of weights and activations (default f32)"),
+    OPTION_INT(Parity, steps, "--steps", "N", 0, 1000000,
+               "AdamW steps to compare (default: as many as were recorded)"),
     OPTION_TEXT(Parity, recompute, "--recompute", "WORDS", "as memory.recompute, by commas"),
     OPTION_TEXT(Parity, offload, "--offload", "WORDS", "as memory.activation_offload, by commas"),
     OPTION_TEXT(Parity, tolerance, "--tolerance", "KIND=ERROR,...",
@@ -284,7 +285,7 @@ static const Usage usage = {
 
 const Command command_parity = {
     .name     = "parity",
-    .help     = "this build against recorded reference tensors",
+    .help     = "compare this build with recorded reference tensors",
     .run      = cmd_parity,
     .usage    = USAGE(&usage),
 };

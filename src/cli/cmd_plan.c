@@ -131,13 +131,14 @@ static Status choose_auto(PlanAsk *p)
 }
 
 static const Option options[] = { OPTION_INT(PlanAsk, want_ranks, "--ranks", "N", 1, 1 << 20,
-                                             "ranks; parallel.ranks, or the least number for the layout"),
+                                             "ranks (default: parallel.ranks, or the least number for "
+                                             "the layout)"),
                                   OPTION_INT(PlanAsk, want_node, "--per-node", "N", 1, 1 << 20,
-                                             "ranks of a node; 8, or the hardware's"),
+                                             "ranks of a node (default: 8, or the hardware's)"),
                                   OPTION_TEXT(PlanAsk, hardware, "--hardware", "ID",
                                               "a GPU by name, or `this`: predicts the time of a step"),
                                   OPTION_REAL(PlanAsk, network, "--network", "GBITS", 0.1, 100000,
-                                              "Gb/s of the network for each GPU; the hardware's"),
+                                              "Gb/s of the network for each GPU (default: the hardware's)"),
                                   OPTION_TEXT(PlanAsk, html, "--html", "FILE", "write a page as well"),
                                   OPTION_FLAG(PlanAsk, json, "--json", "print the plan as JSON"),
                                   OPTION_FLAG(PlanAsk, compare, "--compare-estimators",
@@ -180,7 +181,7 @@ static const Usage usage = {
 
 const Command command_plan = {
     .name     = "plan",
-    .help     = "whether a layout is legal and fits, what each rank holds, how long a step takes",
+    .help     = "check whether a layout is legal and fits, what each rank holds, how long a step takes",
     .run      = cmd_plan,
     .usage    = USAGE(&usage, &usage_plan_search),
     .sections = "parallel,moe,memory,train,lora",

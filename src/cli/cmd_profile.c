@@ -21,11 +21,13 @@ typedef struct ProfileArgs {
 } ProfileArgs;
 
 static const Option options[] = {
-    OPTION_INT(ProfileArgs, steps, "--steps", "N", 1, 1000, "profiled steps; 8"),
-    OPTION_INT(ProfileArgs, warmup, "--warmup", "N", 0, 100000, "steps before anything is measured; 3"),
+    OPTION_INT(ProfileArgs, steps, "--steps", "N", 1, 1000, "profiled steps (default 8)"),
+    OPTION_INT(ProfileArgs, warmup, "--warmup", "N", 0, 100000,
+               "steps before anything is measured (default 3)"),
     OPTION_TEXT(ProfileArgs, hardware, "--hardware", "ID",
                 "a GPU by name, or `this`, that predicts; by default the row of the GPU at hand"),
-    OPTION_TEXT(ProfileArgs, out, "--out", "FOLDER", "for the results; checkpoint.output_dir with -profile"),
+    OPTION_TEXT(ProfileArgs, out, "--out", "FOLDER",
+                "for the results (default: checkpoint.output_dir with -profile)"),
     OPTION_FLAG(ProfileArgs, json, "--json", "print profile.json in place of the table"),
     OPTION_END
 };
@@ -171,7 +173,7 @@ static const Usage usage = {
 
 const Command command_profile = {
     .name     = "profile",
-    .help     = "where the time and memory of a step go, measured beside predicted",
+    .help     = "measure where the time and memory of a step go, beside the prediction",
     .run      = cmd_profile,
     .usage    = USAGE(&usage),
     .sections = ALL_SECTIONS,

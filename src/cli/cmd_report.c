@@ -38,7 +38,8 @@ static const Option options[] = {
     OPTION_LIST(ReportArgs, keys, "--key", "KEY",
                 "a key that two runs may differ in, since it is compared: parallel.ep, or memory. for all of "
                 "a section"),
-    OPTION_TEXT(ReportArgs, out, "--out", "FILE", "the page; RUN/report.html, or RUN/report-vs-RUN2.html"),
+    OPTION_TEXT(ReportArgs, out, "--out", "FILE",
+                "the page (default: RUN/report.html, or RUN/report-vs-RUN2.html)"),
     OPTION_END
 };
 
@@ -68,7 +69,7 @@ static const Usage usage = {
 
 const Command command_report = {
     .name     = "report",
-    .help     = "a run's page, or two runs side by side: one HTML file, no network",
+    .help     = "write the page of a run, or of two runs side by side: one HTML file, no network",
     .run      = cmd_report,
     .usage    = USAGE(&usage),
 };

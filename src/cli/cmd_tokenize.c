@@ -103,7 +103,7 @@ static Status do_lines(Tokenizing *j)
 }
 
 static const Option options[] = {
-    OPTION_TEXT(Tokenizing, path, "--tokenizer", "FILE", "a tokenizer.json or a model's folder; required"),
+    OPTION_TEXT(Tokenizing, path, "--tokenizer", "FILE", "a tokenizer.json or a model's folder (required)"),
     OPTION_FLAG(Tokenizing, decode, "--decode", "lines of ids to lines of text"),
     OPTION_FLAG(Tokenizing, plain, "--plain", "take added tokens such as <|im_end|> as ordinary text"),
     OPTION_FLAG(Tokenizing, skip_special, "--skip-special", "with --decode: leave special tokens out"),
@@ -136,7 +136,7 @@ static const Usage usage = {
 
 const Command command_tokenize = {
     .name     = "tokenize",
-    .help     = "lines of text to lines of token ids, and back",
+    .help     = "turn lines of text into lines of token ids, and back",
     .run      = cmd_tokenize,
     .usage    = USAGE(&usage),
 };

@@ -17,11 +17,12 @@ typedef struct TuneArgs {
 static const Option options[] = {
     OPTION_LIST(TuneArgs, set, "--set", "KEY=A|B|C",
                 "measure these values of a key; without --set the diagnosis of the runs decides"),
-    OPTION_TEXT(TuneArgs, budget, "--budget", "TIME", "end after this time: 90s, 30m, 2h; no limit"),
-    OPTION_INT(TuneArgs, ranks, "-n", "N", 1, 65536, "ranks of a run, started as by treb launch; 1"),
-    OPTION_INT(TuneArgs, warmup, "--warmup", "N", 1, 64, "steps of a run that are not counted; 4"),
-    OPTION_INT(TuneArgs, window, "--steps", "N", 2, 64, "steps of a run that are counted; 8"),
-    OPTION_TEXT(TuneArgs, out, "--out", "FOLDER", "for runs and results; the run's folder and -tune"),
+    OPTION_TEXT(TuneArgs, budget, "--budget", "TIME", "end after this time: 90s, 30m, 2h (default no limit)"),
+    OPTION_INT(TuneArgs, ranks, "-n", "N", 1, 65536, "ranks of a run, started as by treb launch (default 1)"),
+    OPTION_INT(TuneArgs, warmup, "--warmup", "N", 1, 64, "steps of a run that are not counted (default 4)"),
+    OPTION_INT(TuneArgs, window, "--steps", "N", 2, 64, "steps of a run that are counted (default 8)"),
+    OPTION_TEXT(TuneArgs, out, "--out", "FOLDER",
+                "for runs and results (default: the run's folder and -tune)"),
     OPTION_END
 };
 
@@ -29,10 +30,12 @@ static const Option validate_options[] = {
     OPTION_FLAG(TuneArgs, validate, "--validate", "accept or refuse the recipe; exit code 0 or 7"),
     OPTION_FLAG(TuneArgs, training, "--training", "refuse a run whose numbers are benchmark-only"),
     OPTION_TEXT(TuneArgs, baseline, "--baseline", "RECIPE",
-                "whose loss counts; the recipe itself in bf16 without graphs and overlap"),
-    OPTION_REAL(TuneArgs, tolerance, "--tolerance", "X", 0, 1, "relative difference of losses; 0.02"),
-    OPTION_INT(TuneArgs, ranks, "-n", "N", 1, 65536, "ranks of a run, started as by treb launch; 1"),
-    OPTION_TEXT(TuneArgs, out, "--out", "FOLDER", "for runs and results; the run's folder and -validate"),
+                "whose loss counts (default: the recipe itself in bf16 without graphs and overlap)"),
+    OPTION_REAL(TuneArgs, tolerance, "--tolerance", "X", 0, 1,
+                "relative difference of losses (default 0.02)"),
+    OPTION_INT(TuneArgs, ranks, "-n", "N", 1, 65536, "ranks of a run, started as by treb launch (default 1)"),
+    OPTION_TEXT(TuneArgs, out, "--out", "FOLDER",
+                "for runs and results (default: the run's folder and -validate)"),
     OPTION_END
 };
 

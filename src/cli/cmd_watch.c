@@ -11,7 +11,7 @@ enum { PORT = 6780 };
 typedef struct WatchArgs { const char *host; int64_t port; } WatchArgs;
 
 static const Option options[] = {
-    OPTION_INT(WatchArgs, port, "--port", "N", 0, 65535, "port to listen on; 0: a free one; 6780"),
+    OPTION_INT(WatchArgs, port, "--port", "N", 0, 65535, "port to listen on; 0: a free one (default 6780)"),
     OPTION_TEXT(WatchArgs, host, "--host", "ADDRESS",
                 "IPv4 address to listen on; 127.0.0.1: this machine alone; 0.0.0.0: every machine"),
     OPTION_END
@@ -65,7 +65,7 @@ static const Usage usage = {
 
 const Command command_watch = {
     .name     = "watch",
-    .help     = "the reports of runs in a browser, live while they train",
+    .help     = "show the reports of runs in a browser, live while they train",
     .run      = cmd_watch,
     .usage    = USAGE(&usage),
 };

@@ -61,8 +61,11 @@ static void print_option(FILE *out, const Option *o)
 {
     char left[64];
     snprintf(left, sizeof left, "%s%s%s", o->name, o->arg ? " " : "", o->arg ? o->arg : "");
-    int column = fprintf(out, "    %-28s ", left);
-    str_print_wrapped(out, o->help, column, 33);
+    enum { HELP = 33 };
+    int column = fprintf(out, "    %-28s", left);
+    if (column >= HELP) column = fprintf(out, "\n%*s", HELP, "") - 1;      /* a long name has its own line */
+    else                column += fprintf(out, " ");
+    str_print_wrapped(out, o->help, column, HELP);
 }
 
 static void print_form(FILE *out, const char *program, const Command *c, const Usage *u)

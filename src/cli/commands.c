@@ -20,7 +20,7 @@ static const Usage help_usage = {
 
 static const Command help_row = {
     .name     = "help",
-    .help     = "more about a verb, or about a section of the recipe",
+    .help     = "say more about a verb, or about a section of the recipe",
     .run      = cmd_help,
     .usage    = USAGE(&help_usage),
 };

@@ -181,7 +181,8 @@ static Status pack(const DataSetup *s, const char *out, const PackArgs *args)
 }
 
 static const Option options[] = {
-    OPTION_INT(PackArgs, shard_mb, "--shard-mb", "N", 1, 1 << 20, "megabytes of a shard at most; 1024"),
+    OPTION_INT(PackArgs, shard_mb, "--shard-mb", "N", 1, 1 << 20,
+               "megabytes of a shard at most (default 1024)"),
     OPTION_FLAG(PackArgs, decoded, "--decoded", "pictures as pixels of the size that the model reads"),
     OPTION_END
 };

@@ -2,7 +2,7 @@
  *
  *   typedef struct PackArgs { int64_t shard_mb; bool json; } PackArgs;
  *   static const Option options[] = {
- *       OPTION_INT(PackArgs, shard_mb, "--shard-mb", "N", 1, 1 << 20, "megabytes of a shard; 1024"),
+ *       OPTION_INT(PackArgs, shard_mb, "--shard-mb", "N", 1, 1 << 20, "megabytes of a shard (default 1024)"),
  *       OPTION_FLAG(PackArgs, json, "--json", "print the result as JSON"),
  *       OPTION_END
  *   };
