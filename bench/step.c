@@ -410,7 +410,8 @@ static const Option options[] = {
     OPTION_TEXT(StepBench, dtype_name, "--dtype", "f32|bf16", "of weights and activations (default f32)"),
     OPTION_TEXT(StepBench, recompute, "--recompute", "WORDS", "as memory.recompute, by commas"),
     OPTION_TEXT(StepBench, offload, "--offload", "WORDS", "as memory.activation_offload, by commas"),
-    OPTION_TEXT(StepBench, moments, "--moments", "f32|bf16", "of the optimizer's moments (default f32)"),
+    OPTION_TEXT(StepBench, moments, "--moments", "f32|bf16|int8",
+                "of the optimizer's moments, as optim.state_dtype (default f32)"),
     OPTION_FLAG(StepBench, store.split, "--split", "masters as weight and remainder"),
     OPTION_REAL(StepBench, store.offload_fraction, "--optimizer-offload", "SHARE", 0, 1,
                 "share of the optimizer state on the host (default 0)"),
@@ -437,6 +438,14 @@ static const Option options[] = {
     OPTION_END
 };
 
+/* int8: codes by block, which have the type of their bytes here. */
+static Status read_moments(StepBench *b)
+{
+    bool coded = !strcmp(b->moments, "int8");
+    if (coded) return b->store.moments = U8, OK;
+    return option_dtype("--moments", b->moments, &b->store.moments);
+}
+
 static Status read_args(StepBench *b, int argc, char **argv)
 {
     TRY(options_parse(argc, argv, options, b, NULL));
@@ -449,7 +458,7 @@ static Status read_args(StepBench *b, int argc, char **argv)
     TRY(read_fp8(b));
     TRY(read_base(b));
     TRY(option_dtype("--dtype", b->dtype_name, &b->dtype));
-    TRY(option_dtype("--moments", b->moments, &b->store.moments));
+    TRY(read_moments(b));
     TRY(read_lora(b));
     TRY(bench_model(&b->shape, b->model, b->layers));
     if (!b->shape.vision.depth) b->images = b->photos = 0;
