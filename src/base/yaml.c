@@ -149,7 +149,7 @@ static Status read_map(Reader *r, int depth, YamlNode *n)
     }
 }
 
-/* A copy: the event dies before its node is complete. */
+/* A copy: the event is freed before its node is complete. */
 static const char *keep_anchor(Reader *r, const yaml_event_t *e)
 {
     const yaml_char_t *a = e->type == YAML_SCALAR_EVENT         ? e->data.scalar.anchor

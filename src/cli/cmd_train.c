@@ -27,7 +27,7 @@ static Status write_contract(const Trainer *t)
     return st;
 }
 
-/* The run is saved by now: a page that cannot be written is a pity and not a failure. */
+/* The run is saved by now: a page that cannot be written is a warning and not a failure. */
 static void write_report(const Trainer *t)
 {
     const char *dir = t->folder.dir;
