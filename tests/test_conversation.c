@@ -310,6 +310,12 @@ static void foreign_forms(void)
         { "{'prompt': [{'role': 'user', 'content': 'q'}], 'completion': [{'role': 'assistant', 'content': "
           "'r'}]}",
           "", "{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'r'}]}" },
+        { "{'prompt': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'r'}], 'completion': "
+          "[{'role': 'assistant', 'content': 's'}]}",
+          "",
+          "{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'r', 'loss': "
+          "false}, {'role': 'assistant', 'content': 's'}]}" },
+        { "{'instruction': 'q', 'response': 'r'}", "", "{'instruction': 'q', 'output': 'r'}" },
         { "{'dialog': [{'role': 'user', 'content': 'q'}]}", "messages=dialog",
           "{'messages': [{'role': 'user', 'content': 'q'}]}" },
         { "{'conversations': [{'from': 'bot', 'value': 'x'}, {'from': 'function_call', 'value': "
@@ -340,6 +346,9 @@ static void records_are_refused_by_name(void)
         { "{'messages': [{'role': 'user', 'content': '<audio>'}], 'audios': ['a.wav']}",
           "audios: audio is not read" },
         { "{'foo': 1, 'bar': 2}", "the keys foo, bar" },
+        { "{'question': 'q', 'answer': 4}", "answer: expected a string" },
+        { "{'question': 'q', 'answer': null}", "answer: null" },
+        { "{'question': null, 'answer': 'r'}", "question: null" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Json *line = line_parse(rows[i].line);
@@ -359,6 +368,34 @@ static void unused_keys_are_counted(void)
     unused_keys_add(&u, line, false);
     unused_keys_text(&u, text, sizeof text);
     EXPECT_TEXT(text, "id (2), rejected_response (2), messages[].name (1)");
+    json_decref(line);
+    line = line_parse("{'messages': [{'role': 'user', 'content': [{'type': 'video', 'video': 'v.mp4', "
+                      "'video_end': 5}, {'type': 'image_url', 'image_url': {'url': 'a', 'detail': 'low'}}]}]}");
+    u    = (UnusedKeys){ 0 };
+    unused_keys_add(&u, line, false);
+    unused_keys_text(&u, text, sizeof text);
+    EXPECT_TEXT(text, "messages[].content[].video_end (1), messages[].content[].image_url.detail (1)");
+    json_decref(line);
+}
+
+/* JSON strings may hold NUL; nothing behind one is lost. */
+static void texts_with_nul(void)
+{
+    static const char text[] = "{\"question\": \"a\\u0000b<image>\", \"answer\": \"c\\u0000d\", "
+                               "\"images\": [\"x.png\"]}",
+                      listed[] = "{\"question\": \"a\\u0000b\", \"answer\": \"c\", \"images\": [\"x.png\"]}";
+    Conversation c;
+    Json        *line;
+    EXPECT_OK(json_parse_data(&line, text, sizeof text - 1, "line"));
+    EXPECT_OK(record_form(line, ""));
+    EXPECT_OK(conversation_read(&c, line));
+    EXPECT(c.items == 3 && c.item[0].len == 3 && !memcmp(c.item[0].text, "a\0b", 3) && c.item[2].len == 3 &&
+               !memcmp(c.item[2].text, "c\0d", 3), "%d items", c.items);
+    conversation_close(&c);
+    json_decref(line);
+    EXPECT_OK(json_parse_data(&line, listed, sizeof listed - 1, "line"));
+    EXPECT_OK(record_form(line, ""));
+    EXPECT(json_string_length(json_object_get(line, "instruction")) == 10, "a text is cut at NUL");
     json_decref(line);
 }
 
@@ -404,6 +441,7 @@ int main(void)
     RUN(foreign_forms);
     RUN(records_are_refused_by_name);
     RUN(unused_keys_are_counted);
+    RUN(texts_with_nul);
     RUN(documented_examples);
     return lab_report();
 }

@@ -28,11 +28,21 @@ Status json_load(Json **out, const char *path)
     return *out ? OK : fail(E_DATA, "%s: line %d: %s", path, e.line, e.text);
 }
 
-Status json_parse(Json **out, const char *text, size_t len, const char *what)
+static Status parse(Json **out, const char *text, size_t len, const char *what, size_t flags)
 {
     json_error_t e;
-    *out = json_loadb(text, len, STRICT, &e);
+    *out = json_loadb(text, len, flags, &e);
     return *out ? OK : fail(E_DATA, "%s: line %d: %s", what, e.line, e.text);
+}
+
+Status json_parse(Json **out, const char *text, size_t len, const char *what)
+{
+    return parse(out, text, len, what, STRICT);
+}
+
+Status json_parse_data(Json **out, const char *text, size_t len, const char *what)
+{
+    return parse(out, text, len, what, STRICT | JSON_ALLOW_NUL);
 }
 
 bool json_has(const Json *o, const char *key)

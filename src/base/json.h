@@ -15,6 +15,8 @@ typedef json_t Json;
 
 MUST Status json_load(Json **out, const char *path);                               /* caller: json_decref */
 MUST Status json_parse(Json **out, const char *text, size_t len, const char *what);
+/* As json_parse, of text that people wrote: strings may hold NUL, so each is read with its length. */
+MUST Status json_parse_data(Json **out, const char *text, size_t len, const char *what);
 
 /* Typed reads with a default for an absent or null key. A value of the wrong type is an error naming it. */
 MUST Status json_int(const Json *o, const char *key, int64_t def, int64_t *out);

@@ -44,7 +44,7 @@ static Status line_render(const JinjaTemplate *t, const Record *r, Json **out)
 {
     Json     *line, *variables;
     JinjaText text;
-    TRY(json_parse(&line, r->text, r->len, "not JSON"));
+    TRY(json_parse_data(&line, r->text, r->len, "not JSON"));
     variables       = variables_of(line);
     const Json *now = json_object_get(line, "now");
     JinjaInput  in  = { .variables = variables, .now = json_is_string(now) ? json_string_value(now) : NULL };

@@ -82,7 +82,7 @@ static Json *call_of(const Json *call)
     Json *out = json_object(), *function = json_object(), *parsed = NULL,
          *arguments = json_object_get(f, "arguments");
     if (json_is_string(arguments) &&
-        !json_parse(&parsed, json_string_value(arguments), json_string_length(arguments), "arguments") &&
+        !json_parse_data(&parsed, json_string_value(arguments), json_string_length(arguments), "arguments") &&
         json_is_object(parsed))
         arguments = parsed;
     if (call != f) json_object_update(out, (Json *)call);

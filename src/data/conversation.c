@@ -346,7 +346,7 @@ static Status tools_read(LineReader *r)
     Text          text = { 0 };
     Conversation *c = r->c;
     if (json_is_string(tools) && json_string_length(tools)) {
-        TRY(json_parse(&parsed, json_string_value(tools), json_string_length(tools), "tools"));
+        TRY(json_parse_data(&parsed, json_string_value(tools), json_string_length(tools), "tools"));
         tools = parsed;
     }
     Status st = OK;

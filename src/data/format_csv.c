@@ -104,7 +104,7 @@ static bool is_json(const char *name, const Text *v)
     Json *parsed = NULL;
     if (!v->n || (v->v[0] != '[' && v->v[0] != '{')) return false;
     if (!str_lists("messages,conversations,images,videos,tools,history", ',', name)) return false;
-    bool yes = !json_parse(&parsed, v->v, v->n, "field");
+    bool yes = !json_parse_data(&parsed, v->v, v->n, "field");
     json_decref(parsed);
     return yes;
 }

@@ -143,7 +143,7 @@ static void log_unused_keys(Loader *l)
         Record r;
         Json  *v = NULL;
         if (dataset_read(&l->data, i, &r)) continue;
-        if (r.kind == RECORD_JSON && !json_parse(&v, r.text, r.len, "record") &&
+        if (r.kind == RECORD_JSON && !json_parse_data(&v, r.text, r.len, "record") &&
             !record_form(v, l->sample.columns))
             unused_keys_add(&unused, v, !l->sample.chat.template);
         json_decref(v);

@@ -1,8 +1,10 @@
 /* data/record_form.c -- see record_form.h. */
+#define _GNU_SOURCE /* memmem */
 #include "data/record_form.h"
 
 #include "base/str.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* One "ours=theirs" of data.columns; false: it is malformed. */
@@ -63,11 +65,23 @@ static Status refuse_unread(const Json *record)
     return OK;
 }
 
-/* prompt and completion as lists of messages. */
+static bool is_answer(const Json *m)
+{
+    const Json *role = json_object_get(m, json_has(m, "role") ? "role" : "from");
+    return json_is_string(role) &&
+           str_lists("assistant,gpt,bot,model,chatgpt,function_call", ',', json_string_value(role));
+}
+
+/* prompt and completion as lists of messages: answers within the prompt are not learnt, as in TRL. */
 static void join_messages(Json *record, const char *question, const char *answer)
 {
-    Json *all = json_array();
-    json_array_extend(all, json_object_get(record, question));
+    Json *all = json_array(), *asked = json_object_get(record, question);
+    for (size_t i = 0; i < json_array_size(asked); i++) {
+        Json *m = json_array_get(asked, i);
+        if (is_answer(m) && !json_has(m, "loss") && !json_has(m, "weight"))
+            json_object_set_new(m, "loss", json_false());
+    }
+    json_array_extend(all, asked);
     json_array_extend(all, json_object_get(record, answer));
     json_object_set_new(record, "messages", all);
     json_object_del(record, question);
@@ -86,17 +100,33 @@ static bool has_form(const Json *record)
            json_has(record, "instruction") || json_has(record, "text");
 }
 
-static void rename_form(Json *record)
+enum { PAIRS = 4 };
+static const char *const pairs[PAIRS][2] = {
+    { "query", "response" },
+    { "prompt", "completion" },
+    { "question", "answer" },
+    { "prompt", "response" },
+};
+
+/* Values that are no strings are refused here, by the name that the record gives them. */
+static Status rename_pair(Json *record, const char *question, const char *answer)
 {
-    static const char *const pairs[][2] = {
-        { "query", "response" },
-        { "prompt", "completion" },
-        { "question", "answer" },
-        { "prompt", "response" },
-    };
+    const char *const keys[] = { question, answer };
+    for (int i = 0; i < 2; i++)
+        if (!json_is_string(json_object_get(record, keys[i])))
+            return fail(E_DATA, "%s: expected a string", keys[i]);
+    rename_key(record, question, "instruction");
+    rename_key(record, answer, "output");
+    return OK;
+}
+
+static Status rename_form(Json *record)
+{
     if (!has_form(record) && json_is_array(json_object_get(record, "conversation")))
         rename_key(record, "conversation", "conversations");
-    for (size_t i = 0; i < 4 && !has_form(record); i++) {
+    if (json_has(record, "instruction") && !json_object_get(record, "output") && json_has(record, "response"))
+        rename_key(record, "response", "output");
+    for (size_t i = 0; i < PAIRS && !has_form(record); i++) {
         const char *question = pairs[i][0], *answer = pairs[i][1];
         if (!json_has(record, question) || !json_has(record, answer)) continue;
         if (json_is_array(json_object_get(record, question)) &&
@@ -104,9 +134,9 @@ static void rename_form(Json *record)
             join_messages(record, question, answer);
             continue;
         }
-        rename_key(record, question, "instruction");
-        rename_key(record, answer, "output");
+        TRY(rename_pair(record, question, answer));
     }
+    return OK;
 }
 
 static Status fail_form(const Json *record)
@@ -114,6 +144,9 @@ static Status fail_form(const Json *record)
     char        keys[256] = "";
     const char *key;
     Json       *value;
+    for (int i = 0; i < PAIRS; i++)
+        if (json_object_get(record, pairs[i][0]) && json_object_get(record, pairs[i][1]))
+            return fail(E_DATA, "%s: null; expected a string", pairs[i][!json_has(record, pairs[i][1])]);
     json_object_foreach((Json *)record, key, value)
     {
         size_t at = strlen(keys);
@@ -133,7 +166,7 @@ static void call_from_text(Json *m)
 {
     const Json *text = json_object_get(m, json_has(m, "value") ? "value" : "content");
     Json       *call = NULL, *calls;
-    if (!json_is_string(text) || json_parse(&call, json_string_value(text), json_string_length(text), "call"))
+    if (!json_is_string(text) || json_parse_data(&call, json_string_value(text), json_string_length(text), "call"))
         return;
     calls = json_is_array(call) ? json_incref(call) : json_pack("[O]", call);
     json_decref(call);
@@ -180,7 +213,8 @@ static bool is_user(const Json *m)
 /* Whether a text or a list of parts shows a medium. */
 static bool shows(const Json *content, const char *mark, const char *type)
 {
-    if (json_is_string(content)) return strstr(json_string_value(content), mark);
+    if (json_is_string(content))
+        return memmem(json_string_value(content), json_string_length(content), mark, strlen(mark));
     for (size_t i = 0; i < json_array_size(content); i++) {
         const Json *part = json_array_get(content, i), *said = json_object_get(part, "type");
         if (json_has(part, type) ||
@@ -209,10 +243,12 @@ static void put_in_front(Json *owner, const char *key, const char *mark, const c
     if (json_is_array(old)) {
         for (size_t i = 0; i < n; i++) json_array_insert_new(old, i, json_pack("{ss}", "type", type));
     } else if (json_is_string(old)) {
-        for (size_t i = 0; i < n; i++) {
-            Json *more = json_sprintf("%s%s", mark, json_string_value(json_object_get(owner, key)));
-            json_object_set_new(owner, key, more);
-        }
+        size_t each = strlen(mark), len = json_string_length(old);
+        char  *text = malloc(n * each + len + 1);
+        for (size_t i = 0; text && i < n; i++) memcpy(text + i * each, mark, each);
+        if (text) memcpy(text + n * each, json_string_value(old), len);
+        if (text) json_object_set_new(owner, key, json_stringn(text, n * each + len));
+        free(text);
     }
 }
 
@@ -238,7 +274,7 @@ Status record_form(Json *record, const char *columns)
     if (!json_is_object(record)) return fail(E_DATA, "expected a JSON object");
     rename_columns(record, columns);
     TRY(refuse_unread(record));
-    rename_form(record);
+    TRY(rename_form(record));
     if (!has_form(record)) return fail_form(record);
     Json *messages = messages_of(record);
     for (size_t i = 0; i < json_array_size(messages); i++) name_role(json_array_get(messages, i));
@@ -283,6 +319,25 @@ static void count_unlisted(UnusedKeys *u, const Json *o, const char *prefix, con
         count_key(u, prefix, key);
 }
 
+/* Parts of a content are read by these keys alone, whatever the template. */
+static void count_parts(UnusedKeys *u, const Json *content)
+{
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const Json *part = json_array_get(content, i);
+        count_unlisted(u, part, "messages[].content[].",
+                       "type,text,image,image_url,video,video_url,path,url,fps,sample_fps");
+        count_unlisted(u, json_object_get(part, "image_url"), "messages[].content[].image_url.", "url,path");
+    }
+}
+
+static void count_message(UnusedKeys *u, const Json *m, bool messages)
+{
+    count_parts(u, json_object_get(m, content_key(m)));
+    if (messages)
+        count_unlisted(u, m, "messages[].",
+                       "role,from,content,value,loss,weight,tool_calls,reasoning_content,reasoning");
+}
+
 void unused_keys_add(UnusedKeys *u, const Json *record, bool messages)
 {
     bool chat   = json_has(record, "messages") || json_has(record, "conversations");
@@ -294,9 +349,8 @@ void unused_keys_add(UnusedKeys *u, const Json *record, bool messages)
                    : alpaca ? "instruction,input,output,history,system,images,image,videos,video,fps"
                             : "text");
     const Json *list = messages_of(record);
-    for (size_t i = 0; messages && chat && i < json_array_size(list); i++)
-        count_unlisted(u, json_array_get(list, i), "messages[].",
-                       "role,from,content,value,loss,weight,tool_calls,reasoning_content,reasoning");
+    for (size_t i = 0; chat && i < json_array_size(list); i++)
+        count_message(u, json_array_get(list, i), messages);
 }
 
 void unused_keys_text(const UnusedKeys *u, char *out, size_t cap)

@@ -6,7 +6,7 @@
 #include "base/json.h"
 
 /* Changes the record in place: renames columns ("messages=dialog,images=pictures": ours=theirs), turns
- * query/response, prompt/completion and question/answer into instruction/output or messages, writes the roles
+ * query/response, prompt/completion, question/answer and the like into instruction/output or messages, writes the roles
  * of other projects as ours, and puts pictures that no placeholder shows in front of the first question.
  * Refused by name: what would change the meaning of the sample if it was dropped (objects, audios). */
 MUST Status record_form(Json *record, const char *columns);

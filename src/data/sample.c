@@ -97,7 +97,7 @@ static bool lists_media(const Json *line)
 static Status json_read(Sample *s, const SampleConf *c)
 {
     const Record *r = &s->record;
-    TRY(json_parse(&s->json, r->text, r->len, "not JSON"));
+    TRY(json_parse_data(&s->json, r->text, r->len, "not JSON"));
     TRY(record_form(s->json, c->columns));
     Status st = conversation_read(&s->chat, s->json);
     if (!st || !r->files || lists_media(s->json)) return st;
