@@ -310,8 +310,8 @@ static void foreign_forms(void)
         { "{'prompt': [{'role': 'user', 'content': 'q'}], 'completion': [{'role': 'assistant', 'content': "
           "'r'}]}",
           "", "{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'r'}]}" },
-        { "{'prompt': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'r'}], 'completion': "
-          "[{'role': 'assistant', 'content': 's'}]}",
+        { "{'prompt': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'r'}], "
+          "'completion': [{'role': 'assistant', 'content': 's'}]}",
           "",
           "{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'r', 'loss': "
           "false}, {'role': 'assistant', 'content': 's'}]}" },
@@ -370,7 +370,8 @@ static void unused_keys_are_counted(void)
     EXPECT_TEXT(text, "id (2), rejected_response (2), messages[].name (1)");
     json_decref(line);
     line = line_parse("{'messages': [{'role': 'user', 'content': [{'type': 'video', 'video': 'v.mp4', "
-                      "'video_end': 5}, {'type': 'image_url', 'image_url': {'url': 'a', 'detail': 'low'}}]}]}");
+                      "'video_end': 5}, {'type': 'image_url', 'image_url': {'url': 'a', "
+                      "'detail': 'low'}}]}]}");
     u    = (UnusedKeys){ 0 };
     unused_keys_add(&u, line, false);
     unused_keys_text(&u, text, sizeof text);
@@ -383,7 +384,8 @@ static void texts_with_nul(void)
 {
     static const char text[] = "{\"question\": \"a\\u0000b<image>\", \"answer\": \"c\\u0000d\", "
                                "\"images\": [\"x.png\"]}",
-                      listed[] = "{\"question\": \"a\\u0000b\", \"answer\": \"c\", \"images\": [\"x.png\"]}";
+                      listed[] = "{\"question\": \"a\\u0000b\", \"answer\": \"c\", "
+                                 "\"images\": [\"x.png\"]}";
     Conversation c;
     Json        *line;
     EXPECT_OK(json_parse_data(&line, text, sizeof text - 1, "line"));

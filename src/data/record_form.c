@@ -124,7 +124,8 @@ static Status rename_form(Json *record)
 {
     if (!has_form(record) && json_is_array(json_object_get(record, "conversation")))
         rename_key(record, "conversation", "conversations");
-    if (json_has(record, "instruction") && !json_object_get(record, "output") && json_has(record, "response"))
+    bool answered = json_object_get(record, "output") || !json_has(record, "response");
+    if (json_has(record, "instruction") && !answered)
         rename_key(record, "response", "output");
     for (size_t i = 0; i < PAIRS && !has_form(record); i++) {
         const char *question = pairs[i][0], *answer = pairs[i][1];
@@ -166,7 +167,8 @@ static void call_from_text(Json *m)
 {
     const Json *text = json_object_get(m, json_has(m, "value") ? "value" : "content");
     Json       *call = NULL, *calls;
-    if (!json_is_string(text) || json_parse_data(&call, json_string_value(text), json_string_length(text), "call"))
+    const char *s    = json_string_value(text);
+    if (!s || json_parse_data(&call, s, json_string_length(text), "call"))
         return;
     calls = json_is_array(call) ? json_incref(call) : json_pack("[O]", call);
     json_decref(call);
