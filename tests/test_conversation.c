@@ -119,6 +119,8 @@ static void tools_and_calls(void)
                   "<|im_start|>user" RESPONSE("r1") RESPONSE("r2") "<|im_end|>\n"
                   TURN("assistant", "done\n" CALL("h", "{}")),
                   CALL("f", "{'a': 1, 'b': null}") "\n" CALL("g", "{}") END "|done\n" CALL("h", "{}") END);
+    expect_render(LINE(MESSAGE("system", "S") ", " USER("Q"), ", 'tools': ['{\\'n\\': 1}']"), LOSS_ASSISTANT,
+                  TURN("system", "S\n\n" TOOLS("{'n': 1}")) TURN("user", "Q"), "");
     expect_render(LINE(MESSAGE("system", "S") ", " USER("Q"), ", 'tools': '[{\\'n\\': 1}]'"), LOSS_ASSISTANT,
                   TURN("system", "S\n\n" TOOLS("{'n': 1}")) TURN("user", "Q"), "");
 }
@@ -218,6 +220,8 @@ static void refusals_name_the_field(void)
           "only in user and tool" },
         { "{'instruction': 'x'}", "output: expected a string" },
         { "{'instruction': 1, 'output': 'x'}", "instruction: expected a string" },
+        { "{'instruction': 'x', 'output': 'x', 'history': 'a'}", "history: expected a list" },
+        { LINE(USER("hi"), ", 'tools': ['f']"), "tools: the JSON of a tool" },
         { "{'instruction': 'x', 'output': 'x', 'history': [['a']]}", "history[0]: expected [question" },
         { "{'text': ''}", "text: expected a string" },
         { "{'text': 5}", "text: expected a string" },
@@ -315,6 +319,15 @@ static void foreign_forms(void)
           "",
           "{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'r', 'loss': "
           "false}, {'role': 'assistant', 'content': 's'}]}" },
+        { "{'messages': '[{\\'role\\': \\'user\\', \\'content\\': \\'q\\'}]'}", "",
+          "{'messages': [{'role': 'user', 'content': 'q'}]}" },
+        { "{'conversations': [{'from': 'function_call', 'value': '<think>t</think>\\n{\\'name\\': 1}'}]}", "",
+          "{'conversations': [{'from': 'assistant', 'content': '<think>t</think>', 'tool_calls': [{'name': "
+          "1}]}]}" },
+        { "{'messages': [{'role': 'user', 'content': 'q'}], 'image': 'a'}", "",
+          "{'messages': [{'role': 'user', 'content': '<image>q'}], 'image': 'a'}" },
+        { "{'messages': [{'role': 'user', 'content': 'q'}], 'video': ['1.png', '2.png']}", "",
+          "{'messages': [{'role': 'user', 'content': '<video>q'}], 'video': ['1.png', '2.png']}" },
         { "{'instruction': 'q', 'response': 'r'}", "", "{'instruction': 'q', 'output': 'r'}" },
         { "{'dialog': [{'role': 'user', 'content': 'q'}]}", "messages=dialog",
           "{'messages': [{'role': 'user', 'content': 'q'}]}" },
@@ -346,6 +359,7 @@ static void records_are_refused_by_name(void)
         { "{'messages': [{'role': 'user', 'content': '<audio>'}], 'audios': ['a.wav']}",
           "audios: audio is not read" },
         { "{'foo': 1, 'bar': 2}", "the keys foo, bar" },
+        { "{'conversations': [{'from': 'function_call', 'value': 'f(1)'}]}", "value of a function_call" },
         { "{'question': 'q', 'answer': 4}", "answer: expected a string" },
         { "{'question': 'q', 'answer': null}", "answer: null" },
         { "{'question': null, 'answer': 'r'}", "question: null" },

@@ -100,3 +100,35 @@ Status chat_tool_call_text(Text *out, const Json *call, const char *where)
     else TRY(chat_tools_json(out, args));
     return push(out, "}\n</tool_call>");
 }
+
+/* Each tool is an object, or its JSON as a string. */
+static Status tools_parse_each(Json **out, const Json *tools)
+{
+    *out = json_array();
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        Json       *tool = json_array_get(tools, i), *parsed;
+        const char *s    = json_string_value(tool);
+        if (!s) {
+            json_array_append(*out, tool);
+            continue;
+        }
+        TRY(json_parse_data(&parsed, s, json_string_length(tool), "tools: the JSON of a tool"));
+        json_array_append_new(*out, parsed);
+    }
+    return OK;
+}
+
+Status chat_tools_parse(Json **parsed, const Json **tools)
+{
+    Json *whole = NULL, *each = NULL;
+    *parsed     = NULL;
+    if (json_is_string(*tools) && json_string_length(*tools)) {
+        TRY(json_parse_data(&whole, json_string_value(*tools), json_string_length(*tools), "tools"));
+        *tools = *parsed = whole;
+    }
+    if (!json_is_array(*tools)) return OK;
+    Status st = tools_parse_each(&each, *tools);
+    json_decref(whole);
+    *tools = *parsed = each;
+    return st;
+}

@@ -14,4 +14,8 @@ MUST Status chat_tools_text(Text *out, const Json *tools);
 /* <tool_call> ... </tool_call>; call: {"name", "arguments"}, or that under "function". where: for errors. */
 MUST Status chat_tool_call_text(Text *out, const Json *call, const char *where);
 
+/* *tools, a list or its JSON as a string, becomes a list of objects, also where each tool is the JSON of one.
+ * *parsed: what the caller frees, also on failure. Other values stay as they are. */
+MUST Status chat_tools_parse(Json **parsed, const Json **tools);
+
 #endif

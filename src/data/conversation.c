@@ -338,18 +338,15 @@ static Status message_read(LineReader *r, const Json *m, const char *key, size_t
     return calls_read(r, calls, !empty && (json_string_length(content) || json_array_size(content)), where);
 }
 
-/* The tools of the line, a list or its JSON as a string, are appended to the system text. */
+/* The tools of the line are appended to the system text. */
 static Status tools_read(LineReader *r)
 {
     const Json   *tools = json_object_get(r->line, "tools");
-    Json         *parsed = NULL;
+    Json         *parsed;
     Text          text = { 0 };
     Conversation *c = r->c;
-    if (json_is_string(tools) && json_string_length(tools)) {
-        TRY(json_parse_data(&parsed, json_string_value(tools), json_string_length(tools), "tools"));
-        tools = parsed;
-    }
-    Status st = OK;
+    Status        st = chat_tools_parse(&parsed, &tools);
+    if (st) return json_decref(parsed), st;
     if (json_is_array(tools) && json_array_size(tools)) {
         if (c->turns) aside_add(c, "\n\n", 2);
         else          turn_add(c, ROLE_SYSTEM, -1);
@@ -401,6 +398,8 @@ static Status alpaca_read(LineReader *r)
     const Json *history = json_object_get(r->line, "history"), *input = json_object_get(r->line, "input");
     const Json *instruction = json_object_get(r->line, "instruction");
     TRY(system_read(r));
+    if (json_has(r->line, "history") && !json_is_array(history))
+        return fail(E_DATA, "history: expected a list of [question, answer]");
     for (size_t i = 0; i < json_array_size(history); i++) {
         const Json *pair = json_array_get(history, i);
         snprintf(r->where, sizeof r->where, "history[%zu]", i);

@@ -162,22 +162,30 @@ static Status fail_form(const Json *record)
         *keys ? keys : "(none)");
 }
 
-/* LLaMA-Factory's function_call: the content is the JSON of the call, or of a list of calls. */
-static void call_from_text(Json *m)
+/* LLaMA-Factory's function_call: the content is the JSON of the call, or of a list of calls; a thought in
+ * <think> may stand before it. */
+static Status call_from_text(Json *m)
 {
-    const Json *text = json_object_get(m, json_has(m, "value") ? "value" : "content");
-    Json       *call = NULL, *calls;
-    const char *s    = json_string_value(text);
-    if (!s || json_parse_data(&call, s, json_string_length(text), "call"))
-        return;
+    static const char end[] = "</think>";
+    const char       *key   = json_has(m, "value") ? "value" : "content";
+    const Json       *text  = json_object_get(m, key);
+    const char       *s     = json_is_string(text) ? json_string_value(text) : "", *thought;
+    size_t            len = json_is_string(text) ? json_string_length(text) : 0, skip = 0;
+    Json             *call = NULL, *calls;
+    if (!strncmp(s, "<think>", 7) && (thought = memmem(s, len, end, strlen(end))))
+        skip = (size_t)(thought - s) + strlen(end);
+    if (json_parse_data(&call, s + skip, len - skip, "call"))
+        return fail(E_DATA, "%s of a function_call: expected the JSON of a call, or of a list of calls", key);
     calls = json_is_array(call) ? json_incref(call) : json_pack("[O]", call);
     json_decref(call);
+    Json *content = skip ? json_stringn(s, skip) : json_null();
     json_object_del(m, "value");
-    json_object_set_new(m, "content", json_null());
+    json_object_set_new(m, "content", content);
     json_object_set_new(m, "tool_calls", calls);
+    return OK;
 }
 
-static void name_role(Json *m)
+static Status name_role(Json *m)
 {
     static const char *const names[][2] = {
         { "function_call", "assistant" },
@@ -193,10 +201,10 @@ static void name_role(Json *m)
     const Json *role = json_object_get(m, key);
     for (size_t i = 0; json_is_string(role) && i < sizeof names / sizeof *names; i++) {
         if (strcmp(json_string_value(role), names[i][0])) continue;
-        if (i == 0) call_from_text(m);
-        json_object_set_new(m, key, json_string(names[i][1]));
-        return;
+        if (i == 0) TRY(call_from_text(m));
+        return json_object_set_new(m, key, json_string(names[i][1])), OK;
     }
+    return OK;
 }
 
 static Json *messages_of(const Json *record)
@@ -254,12 +262,21 @@ static void put_in_front(Json *owner, const char *key, const char *mark, const c
     }
 }
 
+/* The media of a line under `many` or, one or more of them, under `type`: a list of frames is one video. */
+static size_t count_media(const Json *record, const char *many, const char *type)
+{
+    const Json *media  = json_object_get(record, json_has(record, type) ? type : many);
+    const Json *first  = json_array_get(media, 0);
+    bool        frames = !strcmp(type, "video") && json_has(record, type) && json_is_string(first);
+    if (is_empty(media)) return 0;
+    return json_is_array(media) && !frames ? json_array_size(media) : 1;
+}
+
 /* Media that the line lists and no placeholder shows stand before the first question. */
 static void show_media(Json *record, const char *list, const char *mark, const char *type)
 {
-    const Json *media    = json_object_get(record, list);
-    Json       *messages = messages_of(record);
-    size_t      n        = json_array_size(media);
+    Json  *messages = messages_of(record);
+    size_t n        = count_media(record, list, type);
     if (!n || n > 4096 || record_shows(record, mark, type)) return;
     if (json_is_string(json_object_get(record, "instruction")))
         put_in_front(record, "instruction", mark, type, n);
@@ -271,15 +288,31 @@ static void show_media(Json *record, const char *list, const char *mark, const c
     }
 }
 
+/* Messages that are the JSON of their list, as tables without nested columns have them. */
+static void parse_lists(Json *record)
+{
+    static const char *const keys[] = { "messages", "conversations" };
+    for (int i = 0; i < 2; i++) {
+        const Json *text = json_object_get(record, keys[i]);
+        Json       *list = NULL;
+        if (json_is_string(text) &&
+            !json_parse_data(&list, json_string_value(text), json_string_length(text), keys[i]) &&
+            json_is_array(list))
+            json_object_set(record, keys[i], list);
+        json_decref(list);
+    }
+}
+
 Status record_form(Json *record, const char *columns)
 {
     if (!json_is_object(record)) return fail(E_DATA, "expected a JSON object");
     rename_columns(record, columns);
+    parse_lists(record);
     TRY(refuse_unread(record));
     TRY(rename_form(record));
     if (!has_form(record)) return fail_form(record);
     Json *messages = messages_of(record);
-    for (size_t i = 0; i < json_array_size(messages); i++) name_role(json_array_get(messages, i));
+    for (size_t i = 0; i < json_array_size(messages); i++) TRY(name_role(json_array_get(messages, i)));
     show_media(record, "images", "<image>", "image");
     show_media(record, "videos", "<video>", "video");
     return OK;
