@@ -383,7 +383,7 @@ static Status read_fp8(StepBench *b)
     snprintf(text, sizeof text, "%s",
              strcmp(b->fp8, "default") ? b->fp8 : "experts,attention,mlp,mergers");
     for (char *w = strtok_r(text, ",", &rest); w && n < 16; w = strtok_r(NULL, ",", &rest)) word[n++] = w;
-    return precision_fp8(&b->precision, word, n);
+    return precision_set(&b->precision, PREC_FP8, word, n);
 }
 
 /* Reads the groups of weights of --base: the default of model.base_quant_weights. */

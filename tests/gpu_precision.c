@@ -31,7 +31,7 @@ static void open_step(Engine *e, Stream *s, bool fp8)
     EngineConf  conf = small_conf((Budget){ .tokens = tokens, .docs = 4, .supervised = tokens });
     StreamShape ss = shape_stream(&shape);
     conf.backend = backend, conf.dtype = BF16, conf.deterministic = true, conf.fp8_weight_cache = true;
-    if (fp8) EXPECT_OK(precision_fp8(&conf.precision, fp8_words, 4));
+    if (fp8) EXPECT_OK(precision_set(&conf.precision, PREC_FP8, fp8_words, 4));
     EXPECT_OK(stream_open(s, &ss, &conf.budget));
     EXPECT_OK(stream_synthetic(s, tokens / 4, 0, 2, 2, shape.text.V, 11));
     small_engine(e, &shape, &conf, s);

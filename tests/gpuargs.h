@@ -52,6 +52,12 @@ static inline WeightCodes on_gpu_codes(WeightCodes z)
     z.first = on_gpu_tensor(z.first), z.group = on_gpu_tensor(z.group);
     return z;
 }
+static inline MicroCodes on_gpu_micro(MicroCodes z)
+{
+    z.q = on_gpu_tensor(z.q), z.scale = on_gpu_tensor(z.scale), z.tensor = on_gpu_tensor(z.tensor);
+    return z;
+}
+static inline MicroRule on_gpu_rule(MicroRule r) { r.seed = on_gpu_address(r.seed); return r; }
 static inline const Addends *on_gpu_list(const Addends *s)
 {
     gpu_.list = *s;
@@ -63,7 +69,8 @@ static inline const Addends *on_gpu_list(const Addends *s)
              LoraTerm: on_gpu_lora, Factor: on_gpu_factor, Dropout: on_gpu_dropout,                    \
              StepLimits: on_gpu_limits, WeightSlice: on_gpu_slice, const Addends *: on_gpu_list,       \
              float: on_gpu_float, double: on_gpu_float, RouterGroups: on_gpu_groups,                   \
-             WeightCodes: on_gpu_codes, TileAt: on_gpu_tile, default: on_gpu_long)(x)
+             WeightCodes: on_gpu_codes, TileAt: on_gpu_tile, MicroCodes: on_gpu_micro,                 \
+             MicroRule: on_gpu_rule, default: on_gpu_long)(x)
 
 static inline void say(const char *fmt, ...)
 {
@@ -118,6 +125,15 @@ static inline int say_tile(TileAt t)
 {
     return say(" at %lld, %lld, %lld", (long long)t.e, (long long)t.row, (long long)t.col), 0;
 }
+static inline int say_micro(MicroCodes z)
+{
+    return say(" %s", precision_word(z.format)), say_tensor(z.q);
+}
+static inline int say_rule(MicroRule r)
+{
+    return say("%s%s%s", r.blocks ? " blocks" : "", r.transposed ? " transposed" : "",
+               r.seed ? " at random" : ""), 0;
+}
 static inline int say_groups(RouterGroups g) { return say(" %d of %d groups", g.top, g.groups), 0; }
 static inline int say_limits(StepLimits h) { return say(" spike %g", h.spike), 0; }
 static inline int say_float(float x)    { return say(" %g", (double)x), 0; }
@@ -126,7 +142,8 @@ static inline int say_long(int64_t x)   { return say(" %lld", (long long)x), 0; 
     _Generic((x), Tensor: say_tensor, Segments: say_segments, AdamW: say_adamw, LoraTerm: say_lora,    \
              Dropout: say_dropout, Factor: say_factor, const Addends *: say_list,                      \
              StepLimits: say_limits, WeightSlice: say_slice, float: say_float, double: say_float,      \
-             RouterGroups: say_groups, WeightCodes: say_codes, TileAt: say_tile, default: say_long)(x)
+             RouterGroups: say_groups, WeightCodes: say_codes, TileAt: say_tile,                        \
+             MicroCodes: say_micro, MicroRule: say_rule, default: say_long)(x)
 
 #define MAP1(f, a)       f(a)
 #define MAP2(f, a, ...)  f(a), MAP1(f, __VA_ARGS__)

@@ -33,13 +33,14 @@ enum { STEPS = 8, MOST_STEPS = 2000, MICROS = 8, MOST = 16, BATCHES = 4 };
 
 /* Recompute and offload of activations, as words of memory.recompute and memory.offload; late: lazylab.h;
  * fp8: every product of nn/precision.def runs in 8 bits, weights being quantised once a step, or with `anew`
- * for each product; packed: tokens travel to experts in 8 bits; one: weights are kept
- * in one layout. base: frozen weights of experts, attention, feed-forwards and mergers are in these codes,
- * and decoded a few rows at a time. */
+ * for each product; micro: they run in this format; packed: tokens travel to experts in 8 bits; one: weights
+ * are kept in one layout. base: frozen weights of experts, attention, feed-forwards and mergers are in these
+ * codes, and decoded a few rows at a time. */
 typedef struct Mode {
     const char *recompute, *offload;
     double      resident;
     bool        late, fp8, anew, packed, one, beside;
+    Precision   micro;                   /* PREC_BF16: not */
     CodeFormat  base;
 } Mode;
 
@@ -133,7 +134,8 @@ static inline Status mode_apply(EngineConf *conf, Mode m)
         TRY(base_quant_read(&conf->base, base_quant_name(m.base), base_words, BASE_WORDS));
         conf->panel_elems = 700;
     }
-    if (m.fp8) TRY(precision_fp8(&conf->precision, fp8_words, FP8_WORDS));
+    if (m.fp8 || m.micro)
+        TRY(precision_set(&conf->precision, m.fp8 ? PREC_FP8 : m.micro, fp8_words, FP8_WORDS));
     TRY(recompute_words(conf->policy, &conf->full, m.recompute));
     return offload_words(conf->policy, m.offload);
 }

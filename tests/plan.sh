@@ -95,7 +95,8 @@ check "a step of another trainer" \
     searched 0 'published runs on Hopper' 16 --model qwen3-30b-a3b --engine megatron --graphs partial
 check "an unknown trainer"             searched 2 'expected treb|megatron' 8 --model qwen3-30b-a3b --engine x
 check "a format that the GPU lacks" \
-    searched 2 'h100-sxm has no microscaling' 8 --model qwen3-30b-a3b --hardware h100 --precision mxfp8
+    searched 2 'mxfp8: h100-sxm has no such matrix products; use fp8' 8 --model qwen3-30b-a3b \
+        --hardware h100 --precision mxfp8
 check "8-bit products are checked by a dry run" \
     searched 0 '"dry_run"' 8 --model qwen3-30b-a3b --hardware h200 --precision fp8 --json
 check "a layout is fixed by --fix" \

@@ -339,7 +339,7 @@ static BaseRun base_run(bool anew)
            r.e.arena[A_PARAM].used, r.e.plan.bytes[A_PARAM]);
     for (int i = 0; i < r.e.model.params.n; i++) {
         const Param *p = r.e.model.params.p[i];
-        bool base = p->frozen && precision_only_fp8(&conf.precision, p);
+        bool base = p->frozen && precision_only_coded(&conf.precision, p);
         EXPECT(anew || !base || (!t_has(p->shard.w) && t_has(p->shard.fp8.q) && !t_has(p->shard.fp8.qt)),
                "%s has another copy", p->piece[0].name);
         if (base) out.frozen += (size_t)param_count(p);

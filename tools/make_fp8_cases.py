@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/fp8_torch.h: e4m3 codes and scales as PyTorch computes them. Needs torch.
+"""Writes tests/fp8_torch.h: e4m3 and e2m1 codes and scales as PyTorch computes them. Needs torch, torchao.
 
     python3 tools/make_fp8_cases.py > tests/fp8_torch.h
 """
 import torch
+from torchao.prototype.mx_formats.kernels import f32_to_f4_unpacked
 
 ROWS, COLS, GROUP = 4, 160, 128
 
@@ -37,6 +38,17 @@ def microscale(x):
     return codes.flatten().tolist(), scale.to(torch.float8_e8m0fnu).view(torch.uint8).tolist()
 
 
+def nvfp4(x):
+    """Two codes a byte, e4m3 scales of groups of 16, the scale of the tensor."""
+    tensor = x.abs().amax() / (448.0 * 6.0)
+    groups = x.reshape(-1, 16)
+    scale = (groups.abs().amax(dim=1) / 6.0 / tensor).to(torch.float8_e4m3fn)
+    inverse = torch.where(scale.float() > 0, 1.0 / (scale.float() * tensor), 0.0)
+    codes = f32_to_f4_unpacked(groups * inverse.unsqueeze(1)).flatten()
+    packed = codes[0::2] | codes[1::2] << 4
+    return packed.tolist(), scale.view(torch.uint8).tolist(), bits(tensor.reshape(1))[0]
+
+
 def main():
     torch.manual_seed(16)
     x = torch.randn(ROWS, COLS) * torch.tensor([1.0, 1e-6, 300.0, 1.0]).unsqueeze(1)
@@ -65,6 +77,11 @@ def main():
     codes, scales = microscale(x)
     print(array("static const uint8_t torch_mx_q[TORCH_ROWS * TORCH_COLS]", codes, 16, "0x%02x"))
     print(array("static const uint8_t torch_mx_scale[TORCH_ROWS * TORCH_COLS / 32]", scales, 16, "0x%02x"))
+    print("\n/* NVFP4: codes, e4m3 scales of groups of 16, bits of the scale of the tensor. */")
+    codes, scales, tensor = nvfp4(x)
+    print(array("static const uint8_t torch_nv_q[TORCH_ROWS * TORCH_COLS / 2]", codes, 16, "0x%02x"))
+    print(array("static const uint8_t torch_nv_scale[TORCH_ROWS * TORCH_COLS / 16]", scales, 16, "0x%02x"))
+    print("static const uint32_t torch_nv_tensor = 0x%08x;" % tensor)
     print("\n#endif")
 
 

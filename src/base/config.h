@@ -18,6 +18,7 @@
 #include "base/dispatchers.h"
 #include "base/graph_scopes.h"
 #include "base/mem_pool.h"
+#include "base/precisions.h"
 #include "base/status.h"
 #include "base/transports.h"
 #include <stdbool.h>

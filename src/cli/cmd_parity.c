@@ -221,7 +221,7 @@ static Status read_precision(Parity *p)
     for (size_t i = 0; i < n && i < SITES; i++)
         if (!(word[i] = json_string_value(json_array_get(list, i))))
             return fail(E_DATA, "info.json: fp8_products must be a list of words");
-    return precision_fp8(&p->precision, word, (int)min_i64((int64_t)n, SITES));
+    return precision_set(&p->precision, PREC_FP8, word, (int)min_i64((int64_t)n, SITES));
 }
 
 static Status run(Parity *p, const char *dir)

@@ -47,8 +47,7 @@ static const Option options[] = {
     OPTION_TEXT(SearchOptions, fix, "--fix", "tp=2,ep=8,...",
                 "what not to search: tp, cp, pp, vpp, ep, etp, zero, mbs, recompute, states, offload, "
                 "dispatch, overlap, replicas"),
-    OPTION_TEXT(SearchOptions, precision, "--precision", &PRECISION_CHOICES[1],
-                "of the products (default bf16)"),
+    OPTION_TEXT(SearchOptions, precision, "--precision", PRECISION_PLANS, "of the products (default bf16)"),
     OPTION_REAL(SearchOptions, imbalance, "--imbalance", "X", 1, 1000,
                 "rows of the busiest rank over the mean (default 1.15)"),
     OPTION_INT(SearchOptions, top, "--top", "N", 1, 100, "layouts to list (default 5)"),
@@ -183,7 +182,7 @@ static void set_mtp(Task *t, SearchOptions *w)
 
 static Status read_task(Task *t, SearchOptions *w)
 {
-    Precision precision = PREC_BF16;
+    Precision precision = precision_find_plan(w->precision);
     TRY(find_model(t, w->model, &w->loaded));
     set_mtp(t, w);
     TRY(hardware_find(&t->hw, w->hardware));
@@ -194,9 +193,8 @@ static Status read_task(Task *t, SearchOptions *w)
     t->imbalance = w->imbalance;
     if (w->per_node) t->hw.domain = (int)w->per_node;
     else if (w->gpus > t->hw.domain) t->hw.domain = hardware_node(&t->hw, w->gpus);
-    while (precision < PRECISION_N && strcmp(precision_word(precision), w->precision)) precision++;
     if (precision == PRECISION_N)
-        return fail(E_CONFIG, "--precision %s: expected %s", w->precision, &PRECISION_CHOICES[1]);
+        return fail(E_CONFIG, "--precision %s: expected %s", w->precision, PRECISION_PLANS);
     t->precision = precision, t->fp8_stash = t->foreign && precision != PREC_BF16;
     return OK;
 }

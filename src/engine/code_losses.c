@@ -12,7 +12,7 @@ const char *coded_side_name(CodedSide s) { return s == CODED_X ? "x" : "dy"; }
 static bool is_coded(const Engine *e, const Param *p, CodedSide side)
 {
     Site site = precision_site(p);
-    return site < SITES && e->conf.precision.fp8[site][side == CODED_X ? PRODUCT_Y : PRODUCT_DX];
+    return site < SITES && e->conf.precision.coded[site][side == CODED_X ? PRODUCT_Y : PRODUCT_DX];
 }
 
 Status code_losses_open(CodeLosses *x, const Engine *e)

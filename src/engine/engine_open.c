@@ -149,7 +149,7 @@ static int micros_of(const Ranks *r) { return r->micro > 0 ? r->micro : 1; }
 static Status open_results(Engine *e)
 {
     const TextShape *t = &e->model.shape.text;
-    bool fp8 = e->conf.train && precision_any(&e->conf.precision);
+    bool fp8 = e->conf.train && precision_is_fp8(&e->conf.precision);
     StepResultsConf conf = { .tensors = params_tensors(&e->model.params),
                              .coded   = fp8 ? 2 * e->model.params.n : 0,
                              .layers  = e->conf.train ? shape_routers(t) : 0, .experts = t->E,
@@ -276,7 +276,7 @@ static Status open_shard(Engine *e)
                         .offload_chunk = o->offload_chunk, .base_codes = e->conf.lora.rank > 0,
                         .one_layout = e->conf.fp8_one_layout, .keep_wide = e->conf.fp8_keep_wide };
     if (e->conf.base.format) shard.base = &e->conf.base;
-    if (e->conf.fp8_weight_cache && precision_any(&e->conf.precision)) shard.fp8 = &e->conf.precision;
+    if (e->conf.fp8_weight_cache && precision_is_fp8(&e->conf.precision)) shard.fp8 = &e->conf.precision;
     if (!order) return fail(E_FIT, "no host memory for the order of units");
     shard_conf_from_model(&shard, &e->model, order);
     Status st = shard_open(&e->shard, &shard);
@@ -316,7 +316,7 @@ static Status open_device(Backend *be, const char *name, const EngineConf *conf)
 {
     TRY(backend_open(be, name));
     TRY(backend_kernels(be, conf->kernels ? conf->kernels : "auto"));
-    return precision_any(&conf->precision) ? backend_require_fp8(be) : OK;
+    return precision_any(&conf->precision) ? backend_require_precision(be, conf->precision.format) : OK;
 }
 
 Status engine_open_on(Engine *e, const ModelShape *s, const EngineConf *conf, const char *backend,

@@ -142,9 +142,11 @@ static int reserved_sms(const Config *c, const EngineConf *e)
 static Status recipe_precision(ProductPrecision *out, const struct cfg_train *t)
 {
     ProductPrecision p;
-    bool fp8 = !strcmp(t->precision, "fp8_block");
-    if (fp8 || t->fp8_products.n) TRY(precision_fp8(&p, t->fp8_products.item, t->fp8_products.n));
-    if (fp8) *out = p;
+    Precision format = precision_find(t->precision);
+    bool      narrow = format != PREC_BF16;
+    if (narrow || t->fp8_products.n)
+        TRY(precision_set(&p, format, t->fp8_products.item, t->fp8_products.n));
+    if (narrow) *out = p;
     return OK;
 }
 
@@ -173,11 +175,11 @@ Status recipe_base(BaseQuant *b, const Config *c)
 {
     const struct cfg_model *m = &c->model;
     TRY(base_quant_read(b, m->base_quant, m->base_quant_weights.item, m->base_quant_weights.n));
-    if ((b->format == CODE_INT8 || b->format == CODE_NF4) && strcmp(c->train.precision, "bf16"))
-        return fail(E_CONFIG, "model.base_quant = %s with train.precision = %s: such weights are read by "
-                    "products in model.dtype; set train.precision=bf16, or model.base_quant=fp8",
-                    m->base_quant, c->train.precision);
-    return OK;
+    Precision p = precision_find(c->train.precision);
+    if (b->format == CODE_NONE || p == PREC_BF16 || (b->format == CODE_FP8 && p == PREC_FP8)) return OK;
+    return fail(E_CONFIG, "model.base_quant = %s with train.precision = %s: such weights are read by "
+                "products in model.dtype; set train.precision=bf16, or model.base_quant=fp8 with "
+                "train.precision=fp8_block", m->base_quant, c->train.precision);
 }
 
 /* Sets how a run that trains keeps its frozen weights. */
@@ -213,8 +215,8 @@ static Status set_fp8(EngineConf *e, const Config *c)
     e->fp8_keep_wide = c->memory.fp8_bf16_weights;
     TRY(recipe_precision(&e->precision, &c->train));
     e->fp8_dispatch = c->moe.fp8_dispatch;
-    if (e->fp8_dispatch && !e->precision.fp8[SITE_EXPERTS][PRODUCT_Y])
-        return fail(E_CONFIG, "moe.fp8_dispatch: the experts do not compute in 8 bits; set "
+    if (e->fp8_dispatch && !(precision_is_fp8(&e->precision) && e->precision.coded[SITE_EXPERTS][PRODUCT_Y]))
+        return fail(E_CONFIG, "moe.fp8_dispatch: the experts do not compute in these 8 bits; set "
                     "train.precision=fp8_block with experts among train.fp8_products, or drop it");
     return OK;
 }

@@ -16,10 +16,10 @@ static Status add_word(BaseQuant *b, const char *word)
     if (!strcmp(word, "head"))
         return fail(E_CONFIG, "model.base_quant_weights: the head is never quantised; use some of experts, "
                     "attention, mlp, tower, mergers");
-    if (precision_fp8(&p, &word, 1))
+    if (precision_set(&p, PREC_FP8, &word, 1))
         return fail(E_CONFIG, "model.base_quant_weights: %s is none of experts, attention, mlp, tower, "
                     "mergers", word);
-    for (int i = 0; i < SITES; i++) b->site[i] |= p.fp8[i][PRODUCT_Y];
+    for (int i = 0; i < SITES; i++) b->site[i] |= p.coded[i][PRODUCT_Y];
     return OK;
 }
 

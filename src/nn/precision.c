@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-enum { WIDE, FP8 };
+enum { WIDE, CODED };
 
-typedef struct SiteRow { const char *word; Linear linear; Group group; bool fp8[PRODUCT_KINDS]; } SiteRow;
+typedef struct SiteRow { const char *word; Linear linear; Group group; bool coded[PRODUCT_KINDS]; } SiteRow;
 
 static const SiteRow rows[SITES] = {
 #define SITE(id, word, linear, group, y, dx, dw) [SITE_##id] = { word, linear, group, { y, dx, dw } },
@@ -22,19 +22,19 @@ static Status add_word(ProductPrecision *p, const char *word)
     bool known = false;
     for (int i = 0; i < SITES; i++) {
         if (strcmp(rows[i].word, word)) continue;
-        memcpy(p->fp8[i], rows[i].fp8, sizeof p->fp8[i]);
+        memcpy(p->coded[i], rows[i].coded, sizeof p->coded[i]);
         known = true;
     }
     if (known) return OK;
     return fail(E_CONFIG, "train.fp8_products: %s is none of %s", word, precision_words());
 }
 
-Status precision_fp8(ProductPrecision *p, const char *const *words, int n)
+Status precision_set(ProductPrecision *p, Precision format, const char *const *words, int n)
 {
-    *p = (ProductPrecision){ 0 };
+    *p = (ProductPrecision){ .format = format };
     for (int i = 0; i < n; i++) TRY(add_word(p, words[i]));
-    if (!n) return fail(E_CONFIG, "train.fp8_products is empty: no product would run in 8 bits; list some of "
-                        "%s, or set train.precision=bf16", precision_words());
+    if (!n) return fail(E_CONFIG, "train.fp8_products is empty: no product would run in %s; list some of "
+                        "%s, or set train.precision=bf16", precision_word(format), precision_words());
     return OK;
 }
 
@@ -42,9 +42,11 @@ bool precision_any(const ProductPrecision *p)
 {
     for (int i = 0; i < SITES; i++)
         for (int k = 0; k < PRODUCT_KINDS; k++)
-            if (p->fp8[i][k]) return true;
+            if (p->coded[i][k]) return true;
     return false;
 }
+
+bool precision_is_fp8(const ProductPrecision *p) { return p->format == PREC_FP8 && precision_any(p); }
 
 Site precision_site(const Param *w)
 {
@@ -53,8 +55,8 @@ Site precision_site(const Param *w)
     return (Site)i;
 }
 
-bool precision_only_fp8(const ProductPrecision *p, const Param *w)
+bool precision_only_coded(const ProductPrecision *p, const Param *w)
 {
     Site site = precision_site(w);
-    return site < SITES && p->fp8[site][PRODUCT_Y] && p->fp8[site][PRODUCT_DX];
+    return site < SITES && p->coded[site][PRODUCT_Y] && p->coded[site][PRODUCT_DX];
 }

@@ -1,4 +1,5 @@
-/* nn/precision.h -- in which format the products of a linear layer run: the table of nn/precision.def. */
+/* nn/precision.h -- in which format the products of a linear layer run: that of train.precision for those of
+ * the table of nn/precision.def. */
 #ifndef NN_PRECISION_H
 #define NN_PRECISION_H
 
@@ -13,14 +14,16 @@ typedef enum {
     SITES
 } Site;
 
-/* Which products a run computes in 8 bits; all false: none. */
-typedef struct ProductPrecision { bool fp8[SITES][PRODUCT_KINDS]; } ProductPrecision;
+/* Which products a run computes in codes of `format`; all false: none. */
+typedef struct ProductPrecision { Precision format; bool coded[SITES][PRODUCT_KINDS]; } ProductPrecision;
 
-/* The sites that the words name compute in 8 bits what the table says. An unknown word is refused. */
-MUST Status precision_fp8(ProductPrecision *p, const char *const *words, int n);
+/* The sites that the words name compute in codes what the table says. An unknown word is refused. */
+MUST Status precision_set(ProductPrecision *p, Precision format, const char *const *words, int n);
 bool        precision_any(const ProductPrecision *p);
-/* Every product that reads w runs in 8 bits: nothing reads w itself. */
-bool        precision_only_fp8(const ProductPrecision *p, const Param *w);
+/* Products in the 8 bits of ops/quant.h, whose weights may be kept in codes. */
+bool        precision_is_fp8(const ProductPrecision *p);
+/* Every product that reads w runs in codes: nothing reads w itself. */
+bool        precision_only_coded(const ProductPrecision *p, const Param *w);
 /* Of a weight; SITES: it has no row. */
 Site        precision_site(const Param *w);
 const char *precision_words(void);                        /* of train.fp8_products, for messages */

@@ -2,20 +2,26 @@
 #include "nn/product.h"
 
 #include "base/num.h"
+#include "nn/product_micro.h"
 #include "nn/weight_panel.h"
 #include "ops/quant.h"
 
 static const Tensor none = { 0 };
 
-bool product_is_fp8(const Pass *c, const Param *w, ProductKind kind)
+bool product_is_coded(const Pass *c, const Param *w, ProductKind kind)
 {
     Site site = c->env->precision ? precision_site(w) : SITES;
-    return site < SITES && c->env->precision->fp8[site][kind];
+    return site < SITES && c->env->precision->coded[site][kind];
+}
+
+bool product_is_fp8(const Pass *c, const Param *w, ProductKind kind)
+{
+    return product_is_coded(c, w, kind) && c->env->precision->format == PREC_FP8;
 }
 
 int64_t product_column_step(const Pass *c, const Param *w)
 {
-    return product_is_fp8(c, w, PRODUCT_Y) ? QUANT_GROUP : 8;
+    return product_is_coded(c, w, PRODUCT_Y) ? precision_group(c->env->precision->format) : 8;
 }
 
 /* ---- in 8 bits ---- */
@@ -53,9 +59,6 @@ static Tensor like_stack(const Pass *c, DType d, Tensor w, int64_t rows, int64_t
 {
     return w.rank == 3 ? t3(c->scratch, "scratch", d, w.n[0], rows, cols) : scratch2(c, d, rows, cols);
 }
-
-/* Rows from .. of a weight, `rows` of them; or all of it, for dx transposed. */
-typedef struct WeightPart { const Param *of; bool transposed; int64_t from, rows; } WeightPart;
 
 static WeightPart whole(const Param *w) { return (WeightPart){ .of = w }; }
 static WeightPart transposed(const Param *w) { return (WeightPart){ .of = w, .transposed = true }; }
@@ -117,18 +120,32 @@ static void fp8_product(const Pass *c, Tensor y, Tensor x, WeightPart w, Tensor 
     arena_reset(c->scratch, mark);
 }
 
-static void fp8_experts(const Pass *c, Tensor y, CodedRows x, WeightPart w, ExpertRows rows, LoraTerm lora,
-                        bool measured)
+static void fp8_experts(const Pass *c, Tensor y, CodedRows x, WeightPart w, ExpertRows rows, bool measured)
 {
     ArenaMark mark = arena_mark(c->scratch);
     CodedRows a = quantized_rows(c, x, rows);
     Quantized b = quantized_weight(c, w);
     if (measured) measure_codes(c, w, a, rows.offsets);
     op_grouped_gemm_fp8(c->be, y, a.q, a.scale, b.q, b.scale, rows.offsets);
+    arena_reset(c->scratch, mark);
+}
+
+/* ---- in the format of the run ---- */
+
+static void coded_product(const Pass *c, Tensor y, Tensor x, WeightPart w, Tensor bias, Tensor res)
+{
+    if (c->env->precision->format == PREC_FP8) fp8_product(c, y, x, w, bias, res);
+    else                                       micro_product(c, y, x, w, bias, res);
+}
+
+static void coded_experts(const Pass *c, Tensor y, CodedRows x, WeightPart w, ExpertRows rows, LoraTerm lora,
+                          bool measured)
+{
+    if (c->env->precision->format == PREC_FP8) fp8_experts(c, y, x, w, rows, measured);
+    else                                       micro_experts(c, y, x.x, w, rows);
     if (t_has(lora.low_rank))
         op_grouped_scaled(c->be, y, lora.low_rank, lora.w, rows.offsets, 1.0f, lora.dropout,
                           (w.transposed ? GEMM_NN : GEMM_NT) | GEMM_ACC);
-    arena_reset(c->scratch, mark);
 }
 
 /* ---- a weight ---- */
@@ -146,8 +163,8 @@ void product_y(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b
 void product_y_part(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, int64_t from)
 {
     int64_t n = y.n[1];
-    if (product_is_fp8(c, w, PRODUCT_Y)) {
-        fp8_product(c, y, x, (WeightPart){ w, false, from, n }, bias_part(b, from, n), none);
+    if (product_is_coded(c, w, PRODUCT_Y)) {
+        coded_product(c, y, x, (WeightPart){ w, false, from, n }, bias_part(b, from, n), none);
         return;
     }
     for (WeightPanel t = panel_open_rows(c, w, from, n); panel_next(c, &t);)
@@ -156,8 +173,8 @@ void product_y_part(const Pass *c, Tensor y, Tensor x, const Param *w, const Par
 
 void product_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const Param *b, Tensor res)
 {
-    if (product_is_fp8(c, w, PRODUCT_Y)) {
-        fp8_product(c, y, x, whole(w), param_w(b), res);
+    if (product_is_coded(c, w, PRODUCT_Y)) {
+        coded_product(c, y, x, whole(w), param_w(b), res);
         return;
     }
     for EACH_PANEL(t, c, w, PANEL_ROWS)
@@ -167,8 +184,8 @@ void product_residual(const Pass *c, Tensor y, Tensor x, const Param *w, const P
 
 void product_gelu(const Pass *c, Tensor y, Tensor pre, Tensor x, const Param *w, const Param *b, Gelu kind)
 {
-    if (product_is_fp8(c, w, PRODUCT_Y)) {
-        fp8_product(c, pre, x, whole(w), param_w(b), none);
+    if (product_is_coded(c, w, PRODUCT_Y)) {
+        coded_product(c, pre, x, whole(w), param_w(b), none);
         op_gelu_fwd(c->be, y, pre, kind);
         return;
     }
@@ -179,8 +196,8 @@ void product_gelu(const Pass *c, Tensor y, Tensor pre, Tensor x, const Param *w,
 
 void product_dx(const Pass *c, Tensor dx, Tensor dy, const Param *w, int flags)
 {
-    if (product_is_fp8(c, w, PRODUCT_DX)) {
-        fp8_product(c, dx, dy, transposed(w), none, flags ? dx : none);
+    if (product_is_coded(c, w, PRODUCT_DX)) {
+        coded_product(c, dx, dy, transposed(w), none, flags ? dx : none);
         return;
     }
     for EACH_PANEL(t, c, w, PANEL_COLS)
@@ -189,8 +206,8 @@ void product_dx(const Pass *c, Tensor dx, Tensor dy, const Param *w, int flags)
 
 void product_dgelu(const Pass *c, Tensor dpre, Tensor dy, const Param *w, Tensor pre, Gelu kind)
 {
-    if (product_is_fp8(c, w, PRODUCT_DX)) {
-        fp8_product(c, dpre, dy, transposed(w), none, none);
+    if (product_is_coded(c, w, PRODUCT_DX)) {
+        coded_product(c, dpre, dy, transposed(w), none, none);
         op_gelu_bwd(c->be, dpre, dpre, pre, kind);
         return;
     }
@@ -236,13 +253,13 @@ static void wide_experts(const Pass *c, Tensor y, Tensor x, const Param *w, Expe
 
 void experts_y(const Pass *c, Tensor y, CodedRows x, const Param *w, ExpertRows rows, LoraTerm lora)
 {
-    if (product_is_fp8(c, w, PRODUCT_Y)) fp8_experts(c, y, x, whole(w), rows, lora, true);
+    if (product_is_coded(c, w, PRODUCT_Y)) coded_experts(c, y, x, whole(w), rows, lora, true);
     else wide_experts(c, y, x.x, w, rows, lora, GEMM_NT);
 }
 
 void experts_dx(const Pass *c, Tensor dx, CodedRows dy, const Param *w, ExpertRows rows, LoraTerm lora)
 {
-    if (product_is_fp8(c, w, PRODUCT_DX)) fp8_experts(c, dx, dy, transposed(w), rows, lora, true);
+    if (product_is_coded(c, w, PRODUCT_DX)) coded_experts(c, dx, dy, transposed(w), rows, lora, true);
     else wide_experts(c, dx, dy.x, w, rows, lora, GEMM_NN);
 }
 
@@ -289,13 +306,13 @@ static void wide_dact(const Pass *c, ExpertAct by, Tensor dgu, Tensor dgate, Ten
 void experts_act(const Pass *c, ExpertAct by, Tensor gu, CodedRows h, CodedRows x, const Param *w,
                  LoraTerm lora)
 {
-    bool fp8 = product_is_fp8(c, w, PRODUCT_Y), codes = t_has(h.q);
-    if (fp8 && codes && by.act->grouped_fwd_fp8 && !t_has(lora.low_rank)) {
+    bool coded = product_is_coded(c, w, PRODUCT_Y);
+    if (coded && t_has(h.q) && by.act->grouped_fwd_fp8 && !t_has(lora.low_rank)) {
         fp8_act(c, by, gu, h, x, w);
         return;
     }
-    if (fp8) {
-        fp8_experts(c, gu, x, whole(w), by.rows, lora, false);
+    if (coded) {
+        coded_experts(c, gu, x, whole(w), by.rows, lora, false);
         by.act->fwd(c->be, h.x, gu, by.gate, by.rows.offsets);
     } else {
         wide_act(c, by, gu, h.x, x.x, w, lora);
@@ -308,13 +325,13 @@ void experts_dact(const Pass *c, ExpertAct by, CodedRows dgu, Tensor dgate, Code
                   Tensor gu, LoraTerm lora)
 {
     Tensor dh = t_cols(dgu.x, 0, dgu.x.n[1] / by.act->projections);
-    bool   fp8 = product_is_fp8(c, w, PRODUCT_DX);
-    if (fp8) fp8_experts(c, dh, dout, transposed(w), by.rows, lora, true);
-    if (fp8 && t_has(dgu.q) && by.act->bwd_fp8) {
+    bool   coded = product_is_coded(c, w, PRODUCT_DX);
+    if (coded) coded_experts(c, dh, dout, transposed(w), by.rows, lora, true);
+    if (coded && t_has(dgu.q) && by.act->bwd_fp8) {
         by.act->bwd_fp8(c->be, dgu, dgate, dh, gu, by.gate, by.rows.offsets);
         return;
     }
-    if (fp8) by.act->bwd(c->be, dgu.x, dgate, dh, gu, by.gate);
-    else     wide_dact(c, by, dgu.x, dgate, dout.x, w, gu, lora);
+    if (coded) by.act->bwd(c->be, dgu.x, dgate, dh, gu, by.gate);
+    else       wide_dact(c, by, dgu.x, dgate, dout.x, w, gu, lora);
     encode_rows(c, dgu, by.rows);
 }

@@ -5,14 +5,17 @@
  *
  * In 8 bits (ops/quant.h, power-of-two scales) a product quantises its rows in groups of 128 along the sum,
  * in scratch, and takes the weight in blocks of 128 x 128 from its kept copy (nn/fp8_weight.h), or quantises
- * it too. No scale outlives a step: a replay quantises the same values to the same bits, and checkpoints hold
- * none. A row is quantised by itself, so that its result does not depend on the rows beside it. */
+ * it too. In the microscaled formats nn/product_micro.h makes both. No scale outlives a step: a replay
+ * quantises the same values to the same bits, and checkpoints hold none. A row is quantised by itself, so
+ * that its result does not depend on the rows beside it; in NVFP4 these have a part in the tensor scale. */
 #ifndef NN_PRODUCT_H
 #define NN_PRODUCT_H
 
 #include "nn/activation.h"
 #include "nn/module.h"
 
+bool product_is_coded(const Pass *c, const Param *w, ProductKind kind);
+/* Of these, in the 8 bits of ops/quant.h: ops may write rows in codes. */
 bool product_is_fp8(const Pass *c, const Param *w, ProductKind kind);
 
 /* Columns of y that a part of product_y_part must begin on: the blocks of w stay whole. */

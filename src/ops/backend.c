@@ -137,9 +137,9 @@ Status backend_kernels(Backend *be, const char *name)
     return be->device->kernels ? be->device->kernels(be, name) : OK;
 }
 
-Status backend_require_fp8(Backend *be)
+Status backend_require_precision(Backend *be, Precision p)
 {
-    return be->device->require_fp8 ? be->device->require_fp8(be) : OK;
+    return be->device->require_precision ? be->device->require_precision(be, p) : OK;
 }
 
 void backend_close(Backend *be)

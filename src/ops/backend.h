@@ -8,6 +8,7 @@
 
 #include "base/activity.h"
 #include "base/ledger.h"
+#include "base/precisions.h"
 #include "tensor/tensor.h"
 
 #ifdef __cplusplus
@@ -118,7 +119,7 @@ typedef struct Device {
     const DeviceTrace *trace;                                 /* absent: ops are done when they return */
     Status (*kernels)(Backend *be, const char *name);         /* see backend_kernels; absent: one set */
     void   (*describe_kernels)(char *out, size_t n);          /* for `treb doctor`; optional */
-    Status (*require_fp8)(Backend *be);                       /* absent: it has FP8 products */
+    Status (*require_precision)(Backend *be, Precision p);    /* absent: it has products of all formats */
 } Device;
 
 struct Backend {
@@ -150,7 +151,8 @@ void        backend_close(Backend *be);
 /* Which kernels run, before the first op: "auto", or a set of the device by its name (device.kernels). A
  * device with one set ignores it. */
 MUST Status backend_kernels(Backend *be, const char *name);
-MUST Status backend_require_fp8(Backend *be);                /* an error names the device and the way out */
+/* Products of this format; an error names the device and the way out. */
+MUST Status backend_require_precision(Backend *be, Precision p);
 MUST Status backend_sync(Backend *be);
 /* A mark in the work that is queued: the watchdog sees that the device goes on (Backend.progress). Marks are
  * not recorded in a graph; launching one marks its end. */

@@ -89,13 +89,26 @@ static void add_codes(Backend *be, WeightCodes z)
     add_tensor(be, z.q), add_tensor(be, z.scale), add_tensor(be, z.first), add_tensor(be, z.group);
 }
 
+static void add_micro(Backend *be, MicroCodes z)
+{
+    add_word(be, z.format);
+    add_tensor(be, z.q), add_tensor(be, z.scale), add_tensor(be, z.tensor);
+}
+
+static void add_rule(Backend *be, MicroRule r)
+{
+    add_word(be, r.blocks), add_word(be, r.transposed), add_word(be, (int64_t)r.stream);
+    add_pointer(be, r.seed);
+}
+
 static void add_tile(Backend *be, TileAt t) { add_word(be, t.e), add_word(be, t.row), add_word(be, t.col); }
 
 #define ADD(x)                                                                                     \
     _Generic((x), Tensor: add_tensor, Segments: add_segments, Factor: add_factor, Dropout: add_dropout,   \
              LoraTerm: add_lora, AdamW: add_adamw, StepLimits: add_limits, const Addends *: add_addends,  \
              const PeerGroup *: add_pointer, WeightSlice: add_slice, float: add_real, double: add_real,   \
-             RouterGroups: add_groups, WeightCodes: add_codes, TileAt: add_tile, default: add_word)(be, x);
+             RouterGroups: add_groups, WeightCodes: add_codes, TileAt: add_tile,                          \
+             MicroCodes: add_micro, MicroRule: add_rule, default: add_word)(be, x);
 
 /* ---- calls ---- */
 

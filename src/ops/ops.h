@@ -115,6 +115,17 @@ typedef struct WeightCodes { CodeFormat format; Tensor q, scale, first, group; }
 /* Where a tile of a weight begins: matrix of a stack, row, column. */
 typedef struct TileAt { int64_t e, row, col; } TileAt;
 
+/* Microscaled codes of rows (R, K), or of a weight ([E,] N, K), in groups along K (ops/quant_micro.h):
+ *   PREC_MXFP8   q ([E,] R, K) e4m3; scale ([E,] R, ceil(K/32)) u8, codes of e8m0; no tensor scale
+ *   PREC_NVFP4   q ([E,] R, ceil(K/2)) u8; scale ([E,] R, ceil(K/16)) e4m3; tensor (1), of a stack (E),
+ *                f32 */
+typedef struct MicroCodes { Precision format; Tensor q, scale, tensor; } MicroCodes;
+
+/* How they are made of x. blocks: a group is a block of 16 x 16; transposed: they are those of x transposed.
+ * seed: the device address of a seed, for codes that are rounded up or down at random by `stream` of it;
+ * NULL: they are rounded to nearest. */
+typedef struct MicroRule { bool blocks, transposed; uint64_t stream; const uint64_t *seed; } MicroRule;
+
 /* What AdamW takes from the number of the step: lr; lr / (1 - beta1^step); sqrt(1 - beta2^step). */
 typedef struct AdamStep { float lr, rate, root; } AdamStep;
 

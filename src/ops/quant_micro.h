@@ -1,5 +1,5 @@
-/* ops/quant_micro.h -- the microscaled formats of Blackwell GPUs, defined for every device; no op computes in
- * them yet.
+/* ops/quant_micro.h -- the microscaled formats of Blackwell GPUs, defined for every device; the CPU alone
+ * computes in them (quantize_micro.c, gemm_micro.c).
  *
  * MXFP8 (OCP Microscaling 1.0): groups of 32 along the dimension that is summed; elements e4m3, scales e8m0.
  *
@@ -14,15 +14,26 @@
  *                 too; it has no NaN: NaN becomes 6, and the scale of its group is NaN
  *   tensor scale  amax of the tensor / (448 * 6), so that scales of groups fit e4m3
  *   scale         amax of the group / 6 / tensor scale, rounded to e4m3; the largest element may saturate
+ *   at random     an element between two codes takes the upper one with the probability by which it lies
+ *                 above the lower one, to 2^-17: on average codes stand for the elements, but for those that
+ *                 saturate
  *
  * An element is its code times the scale of its group, times the tensor scale. For both, as in quant.h: amax
  * 0 has scale 1; a group with an element that is not finite has a NaN scale. */
 #ifndef OPS_QUANT_MICRO_H
 #define OPS_QUANT_MICRO_H
 
+#include "base/rng.h"
 #include "ops/quant.h"
 
 enum { MXFP8_GROUP = 32, NVFP4_GROUP = 16 };
+
+OPS_INLINE int64_t micro_group(Precision p) { return p == PREC_MXFP8 ? MXFP8_GROUP : NVFP4_GROUP; }
+OPS_INLINE int64_t micro_groups(Precision p, int64_t K) { return (K + micro_group(p) - 1) / micro_group(p); }
+/* Bytes of codes of a row. */
+OPS_INLINE int64_t micro_bytes(Precision p, int64_t K) { return p == PREC_MXFP8 ? K : (K + 1) / 2; }
+OPS_INLINE DType micro_code_type(Precision p)  { return p == PREC_MXFP8 ? E4M3 : U8; }
+OPS_INLINE DType micro_scale_type(Precision p) { return p == PREC_MXFP8 ? U8 : E4M3; }
 
 /* ---- e8m0 ---- */
 
@@ -68,7 +79,27 @@ OPS_INLINE uint8_t e2m1_from_f32(float x)
     return (uint8_t)(sign | (((mag + 0x1fffffu + (mag >> 22 & 1)) >> 22) - (126u << 1)));
 }
 
+/* random: 16 bits. */
+OPS_INLINE uint8_t e2m1_at_random(float x, uint32_t random)
+{
+    uint32_t sign = quant_bits(x) >> 28 & 8, mag = quant_magnitude(x);
+    float    m = quant_float(mag);
+    if (mag > 0x7f800000u) return 7;
+    if (m >= 6.0f) return (uint8_t)(sign | 7);
+    uint32_t low = m < 1.0f ? m >= 0.5f : (mag >> 22) - (126u << 1);
+    float    at = e2m1_to_f32((uint8_t)low), step = e2m1_to_f32((uint8_t)(low + 1)) - at;
+    return (uint8_t)(sign | (low + ((float)random + 0.5f < (m - at) / step * 65536.0f)));
+}
+
 /* ---- NVFP4 ---- */
+
+/* The random numbers of eight columns of a row, the first in the low half of the first word. */
+enum { NVFP4_RANDOM = 8 };
+OPS_INLINE Rng4 nvfp4_random(uint64_t seed, uint64_t stream, int64_t row, int64_t col)
+{
+    Rng4 at = rng_counter(stream, (uint64_t)row << 32 | (uint64_t)(col / NVFP4_RANDOM));
+    return rng_rounds(at, (uint32_t)seed, (uint32_t)(seed >> 32), 7);
+}
 
 OPS_INLINE float nvfp4_tensor_scale(uint32_t amax)
 {

@@ -16,7 +16,7 @@ enum { SCALE_GRID = ARENA_ALIGN / 4 };                       /* scales of a weig
 bool codes_replace(const ShardConf *c, const Param *p, int level)
 {
     if (c->base && base_quant_has(c->base, p)) return true;
-    if (!c->fp8 || !precision_only_fp8(c->fp8, p)) return false;
+    if (!c->fp8 || !precision_only_coded(c->fp8, p)) return false;
     return p->frozen ? c->base_codes : level > 0;
 }
 

@@ -130,7 +130,7 @@ void weights_publish(Shard *s)
 static bool is_in_fp8_product(const ProductPrecision *p, const Param *w)
 {
     Site site = precision_site(w);
-    return site < SITES && (p->fp8[site][PRODUCT_Y] || p->fp8[site][PRODUCT_DX]);
+    return site < SITES && (p->coded[site][PRODUCT_Y] || p->coded[site][PRODUCT_DX]);
 }
 
 void shard_keep_fp8(Shard *s, Arena *param, Arena *scratch)

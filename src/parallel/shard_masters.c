@@ -16,7 +16,7 @@ static int64_t matrix_elems(const Param *p)
 bool masters_replace(const ShardConf *c, const Param *p, int level)
 {
     bool masters = c->dtype == BF16 && !c->split && c->offload_fraction <= 0;
-    return c->fp8 && !c->keep_wide && masters && level == 0 && !p->frozen && precision_only_fp8(c->fp8, p);
+    return c->fp8 && !c->keep_wide && masters && level == 0 && !p->frozen && precision_only_coded(c->fp8, p);
 }
 
 /* At least one matrix; a multiple of ARENA_ALIGN, so that an update has the same bits in any cut. */

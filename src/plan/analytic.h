@@ -33,14 +33,6 @@ static inline bool model_builds(const ModelRow *m)
     return (m->preset || m->path) && !(m->mtp_asked && m->text.mtp);
 }
 
-/* Of products: PRECISION(id, word). */
-#define PRECISIONS(PRECISION) PRECISION(BF16, "bf16") PRECISION(FP8, "fp8") PRECISION(MXFP8, "mxfp8")
-#define PRECISION_ID(id, word)     PREC_##id,
-#define PRECISION_CHOICE(id, word) "|" word
-#define PRECISION_CHOICES PRECISIONS(PRECISION_CHOICE)            /* "|bf16|fp8|mxfp8" */
-typedef enum { PRECISIONS(PRECISION_ID) PRECISION_N } Precision;
-const char *precision_word(Precision p);
-
 typedef struct LoraCost LoraCost;        /* plan/lora_cost.h */
 typedef struct LayerTable LayerTable;    /* plan/analytic_private.h */
 

@@ -164,6 +164,7 @@ static inline double task_micros(const Task *t, const Candidate *c)
 static inline double stage_weight_bytes(const Task *t)      /* of a parameter */
 {
     if (!t->fp8_weights || t->precision == PREC_BF16) return 2;
+    if (t->precision == PREC_NVFP4) return 2 * (0.5 + 1.0 / 16);
     return 2 + (t->precision == PREC_MXFP8 ? 2.0 / 32 : 2.0 / 128);
 }
 

@@ -119,12 +119,19 @@ static double sequence_flops(const Task *t)
          + pictures * analytic_flops_vision(m, (int64_t)one, t->frozen_vision);
 }
 
+/* Of a GPU, that MFU is a share of. */
+static double task_peak(const Task *t)
+{
+    double peak = hardware_peak(&t->hw, t->precision);
+    return peak > 0 ? peak : t->hw.bf16;
+}
+
 static void rates(StepTime *s, const Task *t)
 {
     double tokens = (double)t->seq * (double)t->gbs, flops = (double)t->gbs * sequence_flops(t);
     s->tokens_s = tokens / s->step;
     s->model_tflops = flops / s->step / t->gpus / 1e12;
-    s->mfu = s->model_tflops * 1e12 / (t->precision == PREC_BF16 || t->hw.fp8 <= 0 ? t->hw.bf16 : t->hw.fp8);
+    s->mfu = s->model_tflops * 1e12 / task_peak(t);
 }
 
 void analytic_time(StepTime *s, const Task *task, const Candidate *c)

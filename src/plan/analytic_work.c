@@ -8,21 +8,14 @@
 
 enum { TILE_M = 128, TILE_N = 256, INNER = 512, ROWS = 128, UNFUSED = 45 };
 
-const char *precision_word(Precision p)
-{
-#define PRECISION_WORD(id, word) word,
-    static const char *const words[] = { PRECISIONS(PRECISION_WORD) };
-#undef PRECISION_WORD
-    return words[p];
-}
-
 /* wide: a product in the dtype of the weights. */
 static double peak(const Task *t, bool wide)
 {
     const Hardware *h = &t->hw;
     const EngineRow *e = task_engine(t);
-    if (wide || t->precision == PREC_BF16 || h->fp8 <= 0) return h->bf16 * h->work[WORK_GEMM].flat / e->gemm;
-    return h->fp8 * h->fp8_share / e->fp8;
+    double           rate = hardware_rate(h, t->precision);
+    if (wide || t->precision == PREC_BF16 || rate <= 0) return hardware_rate(h, PREC_BF16) / e->gemm;
+    return rate / e->fp8;
 }
 
 static double waves(const Hardware *h, double m, double n)       /* share of multiprocessors at work */

@@ -182,6 +182,23 @@ void hardware_limit(Hardware *h, double gib)
     if (gib > 0) h->capacity = fmin(h->capacity, gib * 0x1p30);
 }
 
+/* Hardware with products in 4 bits has those of 8 bits with scales of 32, older hardware has neither. */
+double hardware_peak(const Hardware *h, Precision p)
+{
+    switch (p) {
+    case PREC_FP8:   return h->fp8;
+    case PREC_MXFP8: return h->fp4 > 0 ? h->fp8 : 0;
+    case PREC_NVFP4: return h->fp4;
+    default:         return h->bf16;
+    }
+}
+
+double hardware_rate(const Hardware *h, Precision p)
+{
+    double share = p == PREC_NVFP4 ? h->fp4_share : p == PREC_BF16 ? h->work[WORK_GEMM].flat : h->fp8_share;
+    return hardware_peak(h, p) * share;
+}
+
 int hardware_node(const Hardware *h, int64_t ranks)
 {
     int per = 1;

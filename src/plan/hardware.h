@@ -5,6 +5,7 @@
 #define PLAN_HARDWARE_H
 
 #include "base/ledger.h"
+#include "base/precisions.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -56,6 +57,9 @@ void        hardware_limit(Hardware *h, double gib);
 /* Ranks per domain for a run of `ranks`: all of them if they fit into one, else the largest power of two that
  * divides them, so that no group spans two racks: 64 of 72. */
 int         hardware_node(const Hardware *h, int64_t ranks);
+/* FLOP/s of products in a format: by the data sheet, and of large ones; 0: there are none. */
+double      hardware_peak(const Hardware *h, Precision p);
+double      hardware_rate(const Hardware *h, Precision p);
 double      ring_share(double nodes); /* of the network's bandwidth that a ring over so many nodes keeps */
 MUST Status hardware_file(char *path, size_t n);             /* the file of `this`: $TREB_CACHE_DIR or ~ */
 MUST Status hardware_load(Hardware *h, const char *path);    /* any content; an error if it is not valid */

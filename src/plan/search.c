@@ -249,11 +249,9 @@ static Status check_ask(const SearchAsk *a)
         return fail(E_CONFIG,
                     "--fix states=%s: this trainer sums gradients in f32; choose f32, split, moments or int8",
                     states_at(a->fix.states)->name);
-    if (t->precision != PREC_BF16 && t->hw.fp8 <= 0)
-        return fail(E_CONFIG, "--precision: %s has no 8-bit matrix products; use bf16", t->hw.id);
-    if (t->precision == PREC_MXFP8 && t->hw.fp4 <= 0)
-        return fail(E_CONFIG, "--precision mxfp8: %s has no microscaling formats; use fp8", t->hw.id);
-    return OK;
+    if (hardware_peak(&t->hw, t->precision) > 0) return OK;
+    return fail(E_CONFIG, "--precision %s: %s has no such matrix products; use %s",
+                precision_plan_word(t->precision), t->hw.id, t->hw.fp8 > 0 ? "fp8" : "bf16");
 }
 
 static Status walk_space(Search *s)
@@ -323,8 +321,7 @@ Status search_gpu(const SearchAsk *a, char *id, size_t n)
         TRY(hardware_find(&b.task.hw, hardware_at(i)));
         double capacity = b.task.hw.capacity;
         if (capacity <= a->task.hw.capacity || (least > 0 && capacity >= least)) continue;
-        if (b.task.precision != PREC_BF16 && b.task.hw.fp8 <= 0) continue;
-        if (b.task.precision == PREC_MXFP8 && b.task.hw.fp4 <= 0) continue;
+        if (hardware_peak(&b.task.hw, b.task.precision) <= 0) continue;
         TRY(check_fit(&b, &fits));
         if (fits) least = capacity, snprintf(id, n, "%s", b.task.hw.id);
     }

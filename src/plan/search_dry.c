@@ -11,10 +11,9 @@
 /* Dry runs of one search; places whose order they decide; further ones to find the fastest. */
 enum { MOST_DRY = 32, CHECKED = 12, FASTEST_TRIES = 12 };
 
-/* This trainer has 8-bit products with scales of blocks (train.precision: fp8_block), no other formats. */
 bool search_can_build(const SearchAsk *a)
 {
-    return model_builds(a->task.model) && a->task.precision != PREC_MXFP8 && !a->task.foreign;
+    return model_builds(a->task.model) && !a->task.foreign;
 }
 
 double search_base_bytes(const Config *recipe)
@@ -26,9 +25,9 @@ double search_base_bytes(const Config *recipe)
 
 Status search_adapt(SearchAsk *a, LoraCost *x, const Config *recipe)
 {
-    if (a->task.precision == PREC_MXFP8)
-        return fail(E_CONFIG,
-                    "--precision mxfp8: frozen weights of adapters are bf16 or fp8; use one of them");
+    if (a->task.precision == PREC_MXFP8 || a->task.precision == PREC_NVFP4)
+        return fail(E_CONFIG, "--precision %s: frozen weights of adapters are bf16 or fp8; use one of them",
+                    precision_plan_word(a->task.precision));
     TRY(lora_cost_open(x, a->task.model, recipe, a->task.patches > 0));
     a->task.lora = x, a->adapters = recipe;
     a->task.base_bytes = search_base_bytes(recipe);
@@ -126,7 +125,7 @@ Status search_config(Config *cfg, const SearchAsk *a, const FoundLayout *f)
     set_names(&st, cfg, t);
     set(&st, cfg, "model.dtype=bfloat16");
     if (t->model->mtp_asked && !t->model->text.mtp) set(&st, cfg, "model.mtp=drop");
-    if (t->precision == PREC_FP8) set(&st, cfg, "train.precision=fp8_block");
+    if (t->precision != PREC_BF16) set(&st, cfg, "train.precision=%s", precision_word(t->precision));
     if (t->graphs == GRAPHS_PARTIAL)
         set(&st, cfg, "train.cuda_graph=[%s]", t->model->text.E ? MOE_SCOPES : "attn, mlp");
     if (t->graphs == GRAPHS_FULL) set(&st, cfg, "train.cuda_graph=full");

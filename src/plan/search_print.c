@@ -14,7 +14,7 @@ static void print_task(FILE *out, const Search *s)
     fprintf(out, "%s on %d %s: %.0f GB each, %d per node; %lld sequences of %lld tokens a "
             "step, %s\n", t->model->name, t->gpus, t->hw.id, t->hw.capacity / 1e9,
             t->hw.domain < t->gpus ? t->hw.domain : t->gpus, (long long)t->gbs, (long long)t->seq,
-            precision_word(t->precision));
+            precision_plan_word(t->precision));
     if (t->foreign) fprintf(out, "with %s\n", task_engine_name(t));
     if (t->patches) fprintf(out, "%lld image patches in each\n", (long long)t->patches);
     if (t->lora) {

@@ -205,6 +205,7 @@ void search_warnings(TextLines *l, const Search *s, const FoundLayout *f)
     else if (!model_builds(t->model))
         lines_add(l, "this trainer cannot build %s%s: only the analytic model plans it", t->model->name,
                   t->model->text.mtp ? " with layers that predict further tokens" : "");
-    else if (t->precision == PREC_MXFP8)
-        lines_add(l, "MXFP8 is planned by the analytic model alone: this trainer has no such products");
+    else if (t->precision == PREC_MXFP8 || t->precision == PREC_NVFP4)
+        lines_add(l, "train.precision=%s runs on CPUs alone, in emulation: there are no kernels of it yet",
+                  precision_word(t->precision));
 }

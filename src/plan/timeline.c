@@ -14,6 +14,7 @@ static const double FETCH  = 10e-6;              /* seconds until the host has w
 struct Timeline {
     CostListener      meter;                            /* first: the dry run holds a pointer to it */
     Hardware   hw;
+    Precision  precision;
     double     uneven;
     double     device, host, link[2];            /* when each is free; links: intra-node, inter-node */
     double            until[LEDGER_GROUPS][DEVICE_CALLS]; /* when a call ends */
@@ -49,6 +50,7 @@ static const OpKind special[OP_N] = {
     [OP_grouped_dswiglu]  = { WORK_GROUPED, 2 },
     [OP_grouped_gemm_fp8] = { WORK_GROUPED, 1 },
     [OP_grouped_swiglu_fp8] = { WORK_GROUPED, 1 },
+    [OP_grouped_gemm_micro] = { WORK_GROUPED, 1 },
     [OP_attention_fwd]    = { WORK_ATTENTION, 1 },
     [OP_attention_bwd]    = { WORK_ATTENTION_BACK, 3 },   /* delta, matrix products, dq */
     [OP_rmsnorm_bwd]      = { WORK_MEMORY, 2 },           /* partial sums of dw, then their sum */
@@ -69,24 +71,26 @@ static Work work_of(int op, Part part)
     return k == WORK_ATTENTION ? WORK_VISION : k == WORK_ATTENTION_BACK ? WORK_VISION_BACK : k;
 }
 
-static bool is_fp8(int op)
+static bool is_coded(int op)
 {
-    return op == OP_gemm_fp8 || op == OP_grouped_gemm_fp8 || op == OP_grouped_swiglu_fp8;
+    return op == OP_gemm_fp8 || op == OP_grouped_gemm_fp8 || op == OP_grouped_swiglu_fp8 ||
+           op == OP_gemm_micro || op == OP_grouped_gemm_micro;
 }
 
-/* FLOPs at the rate of the dtype of the weights that take as long as these; hardware without 8-bit products
+/* FLOPs at the rate of the dtype of the weights that take as long as these; hardware without such products
  * emulates them. */
-static double wide_flops(const Hardware *h, int op, double flops)
+static double wide_flops(const Timeline *p, int op, double flops)
 {
-    if (!is_fp8(op) || h->fp8 <= 0) return flops;
-    return flops * h->bf16 * h->work[WORK_GEMM].flat / (h->fp8 * h->fp8_share);
+    const Hardware *h = &p->hw;
+    double          rate = is_coded(op) ? hardware_rate(h, p->precision) : 0;
+    return rate > 0 ? flops * h->bf16 * h->work[WORK_GEMM].flat / rate : flops;
 }
 
 static double op_seconds(const Timeline *p, int op, Part part, double flops, double bytes, double rows)
 {
     Work   k = work_of(op, part);
     double u = k == WORK_GROUPED ? p->uneven : 1;
-    flops = wide_flops(&p->hw, op, flops);
+    flops = wide_flops(p, op, flops);
     double t = k == WORK_GROUPED ? grouped_seconds(&p->hw, u * flops, u * bytes, u * rows)
                                  : work_seconds(&p->hw, k, flops, bytes);
     return t * p->hw.slow[op];
@@ -291,8 +295,8 @@ static void end_phase(Timeline *p)
 
 static void restart(Timeline *p)
 {
-    Timeline fresh = { .meter = p->meter, .hw = p->hw, .uneven = p->uneven, .stages = p->stages,
-                       .single = p->single };
+    Timeline fresh = { .meter = p->meter, .hw = p->hw, .precision = p->precision, .uneven = p->uneven,
+                       .stages = p->stages, .single = p->single };
     *p = fresh;
 }
 
@@ -325,7 +329,7 @@ Status timeline_open(Timeline **out, const Hardware *hw, const EngineConf *conf,
     Timeline *p = *out = calloc(1, sizeof *p);
     bool   shared = conf->ranks.layout.ep > 1 && !conf->balance;
     if (!p) return fail(E_FIT, "no host memory for a timeline");
-    p->hw = *hw, p->hw.launch = launch_time(hw, conf);
+    p->hw = *hw, p->hw.launch = launch_time(hw, conf), p->precision = conf->precision.format;
     p->uneven = shared ? uneven : 1;
     p->stages = conf->ranks.layout.pp > 1, p->single = conf->ranks.micro <= 1;
     p->meter  = (CostListener){ meter_op, meter_start, meter_join, meter_fetch, meter_side, meter_phase,

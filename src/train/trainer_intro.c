@@ -87,27 +87,27 @@ static void join_words(char *out, size_t n, const WordList *words)
         at += (size_t)snprintf(out + at, n - at, i ? ", %s" : "%s", words->item[i]);
 }
 
-/* A weight that tp or etp cuts where no block of 128 ends: blocks begin anew with the shard. */
-static bool is_cut_in_blocks(const ProductPrecision *fp8, const Param *p)
+/* A weight that tp or etp cuts where no group ends: groups begin anew with the shard. */
+static bool is_cut_in_groups(const ProductPrecision *f, const Param *p)
 {
     bool cut = false;
     for (int d = p->ndim - 2; d >= 0 && d < p->ndim; d++)
-        cut |= p->shard.shape[d] != p->shape[d] && p->shard.shape[d] % QUANT_GROUP;
-    return cut && precision_only_fp8(fp8, p);
+        cut |= p->shard.shape[d] != p->shape[d] && p->shard.shape[d] % precision_group(f->format);
+    return cut && precision_only_coded(f, p);
 }
 
-static void warn_cut_blocks(const Trainer *t)
+static void warn_cut_groups(const Trainer *t)
 {
     const ParamSet *s = &t->engine.model.params;
     const Param    *first = NULL;
-    int             n = 0;
+    int             n = 0, group = precision_group(t->engine.conf.precision.format);
     for (int i = 0; i < s->n; i++)
-        if (is_cut_in_blocks(&t->engine.conf.precision, s->p[i]) && !n++) first = s->p[i];
+        if (is_cut_in_groups(&t->engine.conf.precision, s->p[i]) && !n++) first = s->p[i];
     if (n)
-        log_warn(&t->log, "%d weights are cut inside blocks of 128, the first is %s: their shards are "
+        log_warn(&t->log, "%d weights are cut inside groups of %d, the first is %s: their shards are "
                  "quantised by themselves, so that results differ from those of one rank by rounding; "
-                 "parallel.tp and parallel.etp that leave multiples of 128 avoid it", n,
-                 first->piece[0].name);
+                 "parallel.tp and parallel.etp that leave multiples of %d avoid it", n, group,
+                 first->piece[0].name, group);
 }
 
 static void log_precision(const Trainer *t)
@@ -115,11 +115,11 @@ static void log_precision(const Trainer *t)
     char text[128];
     join_words(text, sizeof text, &t->recipe->train.fp8_products);
     if (!precision_any(&t->engine.conf.precision)) return;
-    log_info(&t->log, "precision    fp8_block: products of %s; the others in %s%s", text,
-             dtype_name(t->engine.conf.dtype),
+    log_info(&t->log, "precision    %s: products of %s; the others in %s%s",
+             precision_word(t->engine.conf.precision.format), text, dtype_name(t->engine.conf.dtype),
              t->engine.shard.conf.fp8 && t->engine.shard.conf.base_codes
                  ? "; frozen weights of these products are kept in 8 bits alone" : "");
-    warn_cut_blocks(t);
+    warn_cut_groups(t);
 }
 
 /* Bytes of the base that is in codes, and its elements. */

@@ -62,7 +62,7 @@ static void measure_memory(const Trainer *t, StepReport *r)
 /* ---- begin ---- */
 
 /* The same on all ranks. */
-static bool measures_codes(const Trainer *t) { return precision_any(&t->engine.conf.precision); }
+static bool measures_codes(const Trainer *t) { return precision_is_fp8(&t->engine.conf.precision); }
 
 static StepStats stats_of(Trainer *t, const StepInFlight *f)
 {

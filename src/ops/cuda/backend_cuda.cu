@@ -168,9 +168,14 @@ static Status cuda_kernels(Backend *be, const char *name)
     return kernel_set_choose(&c->kernels, name, c->name, c->major, c->minor);
 }
 
-static Status cuda_require_fp8(Backend *be)
+static Status cuda_require_precision(Backend *be, Precision p)
 {
     const Cuda *c = cuda_of(be);
+    if (p == PREC_BF16) return OK;
+    if (p != PREC_FP8)
+        return fail(E_CONFIG, "train.precision=%s: there are no such products on GPUs yet (%s); use "
+                    "train.precision=%s, or device.backend=cpu, which emulates it", precision_word(p),
+                    c->name, gpu_has_fp8(c->major, c->minor) ? "fp8_block" : "bf16");
     if (gpu_has_fp8(c->major, c->minor)) return OK;
     return fail(E_CONFIG, "train.precision=fp8_block: %s has no FP8 units (compute capability %d.%d; they "
                 "begin with 8.9); use train.precision=bf16", c->name, c->major, c->minor);
@@ -445,5 +450,5 @@ extern "C" const Device device_cuda = {
     gpu_memory,  gpu_peak,   cuda_ahead, cuda_join,    cuda_prepare, cuda_clock, cuda_host_map,
     cuda_host_unmap, &cuda_copies, gpu_memory_used, &cuda_shared_memory, cuda_mark, &cuda_graphs, cuda_post,
     cuda_wait_post, nvml_energy, &cuda_trace, cuda_kernels, gpu_describe_kernels,
-    cuda_require_fp8,
+    cuda_require_precision,
 };

@@ -32,7 +32,7 @@ __device__ inline void mma_e4m3(float (&d)[4], const uint32_t (&a)[4], uint32_t 
         "{%0, %1, %2, %3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
-    __trap();                               /* Backend.require_fp8 has refused the run */
+    __trap();                               /* backend_require_precision has refused the run */
 #endif
 }
 
