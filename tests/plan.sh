@@ -99,6 +99,9 @@ check "a format that the GPU lacks" \
         --hardware h100 --precision mxfp8
 check "8-bit products are checked by a dry run" \
     searched 0 '"dry_run"' 8 --model qwen3-30b-a3b --hardware h200 --precision fp8 --json
+check "microscaled products say where they run" \
+    searched 0 'train.precision=nvfp4 runs on CPUs alone' 8 --model qwen3-30b-a3b --hardware b200 \
+        --precision nvfp4 --no-dry-run
 check "a layout is fixed by --fix" \
     searched 2 'parallel.tp=2: only lora' 8 --model qwen3-30b-a3b parallel.tp=2
 lacking() {                              # the command that the last line names does fit

@@ -86,6 +86,25 @@ static void products_in_8_bits(void)
     }
 }
 
+/* Microscaled products take the rate of the format of the run where the hardware has it. */
+static void microscaled_products(void)
+{
+    static const double seconds[2][2] = { { 2, 1 }, { 2, 0.25 } };         /* [NVFP4][the GPU has them] */
+    for (int four = 0; four < 2; four++) for (int has = 0; has < 2; has++) {
+        Bench b = { .hw = plain(), .conf.precision.format = four ? PREC_NVFP4 : PREC_MXFP8 };
+        b.hw.fp8 = 4e12, b.hw.fp8_share = 0.5;
+        if (has) b.hw.fp4 = 16e12, b.hw.fp4_share = 0.5;
+        begin(&b);
+        phase(&b, COST_FORWARD, 0, false);
+        op(&b, OP_gemm_micro, 2e12, 0);
+        op(&b, OP_grouped_gemm_micro, 2e12, 0);
+        end(&b);
+        EXPECT(near(b.t.op[OP_gemm_micro], seconds[four][has]) &&
+               near(b.t.op[OP_grouped_gemm_micro], seconds[four][has]), "%g %g", b.t.op[OP_gemm_micro],
+               b.t.op[OP_grouped_gemm_micro]);
+    }
+}
+
 static void kinds_of_work(void)
 {
     Bench b = { .hw = plain(), .conf = { .ranks = { .layout = { .ep = 2 } } } };
@@ -533,6 +552,7 @@ int main(void)
 {
     RUN(work_of_ops);
     RUN(products_in_8_bits);
+    RUN(microscaled_products);
     RUN(kinds_of_work);
     RUN(launches);
     RUN(ring_costs);

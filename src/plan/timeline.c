@@ -71,19 +71,19 @@ static Work work_of(int op, Part part)
     return k == WORK_ATTENTION ? WORK_VISION : k == WORK_ATTENTION_BACK ? WORK_VISION_BACK : k;
 }
 
-static bool is_coded(int op)
+static Precision precision_of(const Timeline *p, int op)
 {
-    return op == OP_gemm_fp8 || op == OP_grouped_gemm_fp8 || op == OP_grouped_swiglu_fp8 ||
-           op == OP_gemm_micro || op == OP_grouped_gemm_micro;
+    if (op == OP_gemm_fp8 || op == OP_grouped_gemm_fp8 || op == OP_grouped_swiglu_fp8) return PREC_FP8;
+    return op == OP_gemm_micro || op == OP_grouped_gemm_micro ? p->precision : PREC_BF16;
 }
 
 /* FLOPs at the rate of the dtype of the weights that take as long as these; hardware without such products
  * emulates them. */
 static double wide_flops(const Timeline *p, int op, double flops)
 {
-    const Hardware *h = &p->hw;
-    double          rate = is_coded(op) ? hardware_rate(h, p->precision) : 0;
-    return rate > 0 ? flops * h->bf16 * h->work[WORK_GEMM].flat / rate : flops;
+    Precision f = precision_of(p, op);
+    double    rate = hardware_rate(&p->hw, f);
+    return f != PREC_BF16 && rate > 0 ? flops * hardware_rate(&p->hw, PREC_BF16) / rate : flops;
 }
 
 static double op_seconds(const Timeline *p, int op, Part part, double flops, double bytes, double rows)
