@@ -60,6 +60,8 @@ expect 0 "written"           $treb convert $gold "$tmp/hub"
 expect 2 "already"           $treb convert $gold "$tmp/hub"
 expect 0 "written"           $treb convert "$tmp/hub" "$tmp/bf16" --dtype bf16 --shard-mb 1
 expect 4 "No such file"      $treb convert "$tmp/none" "$tmp/x"
+mkdir "$tmp/empty"
+expect 4 "$tmp/empty/config.json: No such file" $treb convert "$tmp/empty" "$tmp/x"
 adapter=tests/gold_lora/vl-moe-all/adapter
 expect 0 "37 modules merged" $treb convert --merge $adapter "$tmp/merged" --base $gold
 expect 2 "already"           $treb convert --merge $adapter "$tmp/merged" --base $gold

@@ -15,7 +15,9 @@
 
 Status path_join(Path out, const char *folder, const char *name)
 {
-    int n = snprintf(out, PATH_MAX, "%s/%s", folder, name);
+    size_t len = strlen(folder);
+    bool   joined = !*name || (len && folder[len - 1] == '/');
+    int n = snprintf(out, PATH_MAX, "%s%s%s", folder, joined ? "" : "/", name);
     return n > 0 && n < PATH_MAX ? OK : fail(E_IO, "%.200s/%.200s: the path is too long", folder, name);
 }
 

@@ -18,7 +18,9 @@ extern "C" {
 
 typedef char Path[PATH_MAX];
 
-MUST Status path_join(Path out, const char *folder, const char *name);     /* E_IO when it becomes too long */
+/* One '/' between them, also where folder ends with it; name "": the folder. E_IO when the path becomes too
+ * long. */
+MUST Status path_join(Path out, const char *folder, const char *name);
 MUST Status folder_make(const char *path);                                  /* parents too; if absent */
 MUST Status folder_is_empty(const char *path, bool *empty);               /* a missing folder is empty */
 bool        folder_is(const char *path);                                 /* there is a folder of that name */
