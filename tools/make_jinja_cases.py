@@ -169,6 +169,16 @@ s.__class__.x
 d.get('a') ~ d.get('q') ~ d.get('q', 5)
 d.keys() | list ~ d.values() | list
 d.items() | list
+d.keys()
+d.values()
+d.n.items()
+d.keys() | length ~ d.keys() | first ~ d.keys() | last ~ ('a' in d.keys())
+d.keys()[0] is defined
+d.keys()[:1]
+d.keys() + ['c']
+d.keys() | tojson
+d.items() is sequence or d.items() is not iterable
+d.keys() == d.keys()
 range(3) | list ~ range(1, 10, 3) | list ~ range(3, 0, -1) | list
 range(1000000)
 range(1, 2, 0)

@@ -18,6 +18,9 @@ typedef enum {
     V_STR,
     V_LIST,
     V_TUPLE,
+    V_KEYS, /* views of a dict: rows that can be walked and printed, without elements by number */
+    V_VALUES,
+    V_ITEMS,
     V_DICT,
     V_GENERATOR,
     V_NAMESPACE,
@@ -255,7 +258,8 @@ static inline Value list(const Value *v, size_t n)
 }
 Value        text_of(const char *s);             /* of a C string that stays */
 bool         is_number(Value v);                 /* with booleans, as in Python */
-bool         is_sequence(Value v);               /* list, tuple or what a filter yields */
+bool         is_sequence(Value v);               /* list, tuple, view of a dict or what a filter yields */
+bool         is_view(Value v);
 bool         is_text(Value v, const char *word); /* the string `word` */
 double       number(Value v);
 int64_t      whole(Value v); /* of V_INT and V_BOOL */

@@ -67,12 +67,13 @@ static Status repr_str(Jinja *j, Buffer *b, Value v)
 
 static Status repr_items(Jinja *j, Buffer *b, Value v)
 {
-    TRY(buffer_puts(j, b, v.kind == V_LIST ? "[" : "("));
+    TRY(buffer_puts(j, b, is_view(v) ? type_name(v) : ""));
+    TRY(buffer_puts(j, b, is_view(v) ? "([" : v.kind == V_LIST ? "[" : "("));
     for (uint32_t i = 0; i < v.n; i++) {
         if (i) TRY(buffer_puts(j, b, ", "));
         TRY(buffer_repr(j, b, v.item[i]));
     }
-    return buffer_puts(j, b, v.kind == V_LIST ? "]" : v.n == 1 ? ",)" : ")");
+    return buffer_puts(j, b, is_view(v) ? "])" : v.kind == V_LIST ? "]" : v.n == 1 ? ",)" : ")");
 }
 
 static Status repr_dict(Jinja *j, Buffer *b, const Dict *d)
@@ -101,7 +102,7 @@ static Status repr_other(Jinja *j, Buffer *b, Value v)
 
 static Status repr_nested(Jinja *j, Buffer *b, Value v)
 {
-    if (v.kind == V_LIST || v.kind == V_TUPLE) return repr_items(j, b, v);
+    if (v.kind == V_LIST || v.kind == V_TUPLE || is_view(v)) return repr_items(j, b, v);
     if (v.kind == V_DICT) return repr_dict(j, b, v.dict);
     if (v.kind != V_NAMESPACE) return repr_other(j, b, v);
     TRY(buffer_puts(j, b, "<Namespace "));

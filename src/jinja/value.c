@@ -57,7 +57,12 @@ Status spend(Jinja *j, size_t steps)
 
 Value text_of(const char *s) { return str(s, strlen(s)); }
 bool  is_number(Value v) { return v.kind == V_INT || v.kind == V_FLOAT || v.kind == V_BOOL; }
-bool  is_sequence(Value v) { return v.kind == V_LIST || v.kind == V_TUPLE || v.kind == V_GENERATOR; }
+bool  is_view(Value v) { return v.kind == V_KEYS || v.kind == V_VALUES || v.kind == V_ITEMS; }
+
+bool is_sequence(Value v)
+{
+    return v.kind == V_LIST || v.kind == V_TUPLE || v.kind == V_GENERATOR || is_view(v);
+}
 
 bool is_text(Value v, const char *word)
 {
@@ -83,6 +88,9 @@ bool truth(Value v)
     case V_STR:
     case V_LIST:
     case V_TUPLE:
+    case V_KEYS:
+    case V_VALUES:
+    case V_ITEMS:
         return v.n != 0;
     case V_DICT:
         return v.dict->n != 0;
@@ -103,6 +111,9 @@ const char *type_name(Value v)
         [V_STR]       = "str",
         [V_LIST]      = "list",
         [V_TUPLE]     = "tuple",
+        [V_KEYS]      = "dict_keys",
+        [V_VALUES]    = "dict_values",
+        [V_ITEMS]     = "dict_items",
         [V_DICT]      = "dict",
         [V_GENERATOR] = "generator",
         [V_NAMESPACE] = "Namespace",
@@ -187,7 +198,8 @@ Status equal(Jinja *j, Value a, Value b, bool *out)
     }
     j->depth++;
     Status st = OK;
-    if (a.kind == V_LIST || a.kind == V_TUPLE) st = equal_items(j, a, b, out);
+    if (a.kind == V_LIST || a.kind == V_TUPLE || a.kind == V_KEYS || a.kind == V_ITEMS)
+        st = equal_items(j, a, b, out);
     else if (a.kind == V_DICT) st = equal_dicts(j, a.dict, b.dict, out);
     else *out = same(a, b);
     j->depth--;
@@ -343,6 +355,9 @@ Status length(Jinja *j, Value v, int64_t *n)
         return *n = (int64_t)chars_count(v), OK;
     case V_LIST:
     case V_TUPLE:
+    case V_KEYS:
+    case V_VALUES:
+    case V_ITEMS:
         return *n = v.n, OK;
     case V_DICT:
         return *n = v.dict->n, OK;
