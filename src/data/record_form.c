@@ -254,7 +254,7 @@ static void put_in_front(Json *owner, const char *key, const char *mark, const c
         for (size_t i = 0; i < n; i++) json_array_insert_new(old, i, json_pack("{ss}", "type", type));
     } else if (json_is_string(old)) {
         size_t each = strlen(mark), len = json_string_length(old);
-        char  *text = malloc(n * each + len + 1);
+        char  *text = malloc(n * each + len);
         for (size_t i = 0; text && i < n; i++) memcpy(text + i * each, mark, each);
         if (text) memcpy(text + n * each, json_string_value(old), len);
         if (text) json_object_set_new(owner, key, json_stringn(text, n * each + len));

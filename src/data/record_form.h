@@ -6,8 +6,9 @@
 #include "base/json.h"
 
 /* Changes the record in place: renames columns ("messages=dialog,images=pictures": ours=theirs), turns
- * query/response, prompt/completion, question/answer and the like into instruction/output or messages, writes the roles
- * of other projects as ours, and puts pictures that no placeholder shows in front of the first question.
+ * query/response, prompt/completion, question/answer and the like into instruction/output or messages, writes
+ * the roles of other projects as ours, and puts pictures that no placeholder shows in front of the first
+ * question.
  * Refused by name: what would change the meaning of the sample if it was dropped (objects, audios). */
 MUST Status record_form(Json *record, const char *columns);
 MUST Status record_columns_check(const char *columns); /* E_CONFIG where the value of data.columns is none */
