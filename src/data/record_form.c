@@ -3,8 +3,8 @@
 #include "data/record_form.h"
 
 #include "base/str.h"
+#include "data/ids.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* One "ours=theirs" of data.columns; false: it is malformed. */
@@ -247,19 +247,25 @@ static bool record_shows(const Json *record, const char *mark, const char *type)
            shows(json_object_get(record, "input"), mark, type) || json_has(record, "text");
 }
 
-static void put_in_front(Json *owner, const char *key, const char *mark, const char *type, size_t n)
+static Status put_marks(Json *owner, const char *key, const char *mark, size_t n)
+{
+    const Json *old  = json_object_get(owner, key);
+    Text        text = { 0 };
+    Status      st   = OK;
+    for (size_t i = 0; !st && i < n; i++) st = text_push(&text, mark, strlen(mark));
+    if (!st) st = text_push(&text, json_string_value(old), json_string_length(old));
+    if (!st) json_object_set_new(owner, key, json_stringn(text.v, text.n));
+    text_close(&text);
+    return st;
+}
+
+static Status put_in_front(Json *owner, const char *key, const char *mark, const char *type, size_t n)
 {
     Json *old = json_object_get(owner, key);
-    if (json_is_array(old)) {
-        for (size_t i = 0; i < n; i++) json_array_insert_new(old, i, json_pack("{ss}", "type", type));
-    } else if (json_is_string(old)) {
-        size_t each = strlen(mark), len = json_string_length(old);
-        char  *text = malloc(n * each + len);
-        for (size_t i = 0; text && i < n; i++) memcpy(text + i * each, mark, each);
-        if (text) memcpy(text + n * each, json_string_value(old), len);
-        if (text) json_object_set_new(owner, key, json_stringn(text, n * each + len));
-        free(text);
-    }
+    if (json_is_string(old)) return put_marks(owner, key, mark, n);
+    for (size_t i = 0; json_is_array(old) && i < n; i++)
+        json_array_insert_new(old, i, json_pack("{ss}", "type", type));
+    return OK;
 }
 
 /* The media of a line under `many` or, one or more of them, under `type`: a list of frames is one video. */
@@ -273,19 +279,19 @@ static size_t count_media(const Json *record, const char *many, const char *type
 }
 
 /* Media that the line lists and no placeholder shows stand before the first question. */
-static void show_media(Json *record, const char *list, const char *mark, const char *type)
+static Status show_media(Json *record, const char *list, const char *mark, const char *type)
 {
     Json  *messages = messages_of(record);
     size_t n        = count_media(record, list, type);
-    if (!n || n > 4096 || record_shows(record, mark, type)) return;
+    if (!n || n > 4096 || record_shows(record, mark, type)) return OK;
     if (json_is_string(json_object_get(record, "instruction")))
-        put_in_front(record, "instruction", mark, type, n);
+        TRY(put_in_front(record, "instruction", mark, type, n));
     for (size_t i = 0; i < json_array_size(messages); i++) {
         Json *m = json_array_get(messages, i);
         if (!is_user(m)) continue;
-        put_in_front(m, content_key(m), mark, type, n);
-        return;
+        return put_in_front(m, content_key(m), mark, type, n);
     }
+    return OK;
 }
 
 /* Messages that are the JSON of their list, as tables without nested columns have them. */
@@ -313,9 +319,8 @@ Status record_form(Json *record, const char *columns)
     if (!has_form(record)) return fail_form(record);
     Json *messages = messages_of(record);
     for (size_t i = 0; i < json_array_size(messages); i++) TRY(name_role(json_array_get(messages, i)));
-    show_media(record, "images", "<image>", "image");
-    show_media(record, "videos", "<video>", "video");
-    return OK;
+    TRY(show_media(record, "images", "<image>", "image"));
+    return show_media(record, "videos", "<video>", "video");
 }
 
 static void count_name(UnusedKeys *u, const char *name, int64_t n)
