@@ -1,7 +1,7 @@
 /* tests/test_recipes.c -- the seconds of a step in a recipe's comment are its plan's, and every recipe for
  * several GPUs is about as fast as its own layout can be: no other setting of recompute, dispatcher and
- * overlap, nor whole experts in place of cut ones, nor another number of sets of shards, that fits its GPUs is
- * predicted to take a tenth less time. */
+ * overlap, nor whole experts in place of cut ones, nor another number of sets of shards, that fits its GPUs
+ * is predicted to take a tenth less time. */
 #include "lab.h"
 #include "plan/dryrun.h"
 
@@ -73,8 +73,8 @@ static double planned_in_comment(const char *path)
 static void comment_is_the_plan(const Recipe *r, double own)
 {
     double said = planned_in_comment(r->path);
-    EXPECT(said == 0 || fabs(said / own - 1) < 0.03, "%s: its comment says %g s, its plan %g s", r->path, said,
-           own);
+    EXPECT(said == 0 || fabs(said / own - 1) < 0.03, "%s: its comment says %g s, its plan %g s", r->path,
+           said, own);
 }
 
 static void no_setting_is_much_faster(const Recipe *r)

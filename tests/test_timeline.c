@@ -184,8 +184,8 @@ static void exposed_and_hidden(void)
 }
 
 /* Copies wait for compute, and compute for copies, at events. */
-/* Passes of a stage follow each other in an order that a dry run does not have: each takes its own calls, and a
- * slower pass before it makes none shorter. The last micro-batch is the only one, or follows another. */
+/* Passes of a stage follow each other in an order that a dry run does not have: each takes its own calls, and
+ * a slower pass before it makes none shorter. The last micro-batch is the only one, or follows another. */
 static void passes_begin_idle(void)
 {
     double hidden = 1 - engine_row_at(0)->dp_hides;

@@ -29,16 +29,25 @@ static const RunTime *run_of(const ScheduleWalk *w, int stage, const PipeAction 
     return &w->stage[stage].run[a->chunk][a->what];
 }
 
-/* Links of CPU ranks hold no multiprocessors: measured over simulated links (tests/test_walls.c). */
+/* Waits for token dispatch, without those for calls of other groups before it. */
+static double dispatch_wait(const RunTime *r)
+{
+    double waits = r->exposed[GR_etp_ep] + r->exposed[GR_ep_intra_node] + r->exposed[GR_ep_inter_node];
+    return fmin(waits, r->dispatch);
+}
+
+/* Links of CPU ranks hold no multiprocessors and slow no compute: measured over simulated links
+ * (tests/test_walls.c). */
 static const double CPU_HIDES = 0.8;
 
 /* Seconds that overlapping two passes saves: together they take no less than their calls. */
 static double saved(const ScheduleWalk *w, const RunTime *f, const RunTime *b)
 {
     const EngineRow *e = engine_row_at(0);
-    double hides = !strcmp(w->hw->backend, "cpu") ? CPU_HIDES : e->hides;
+    bool   cpu = !strcmp(w->hw->backend, "cpu");
+    double hides = cpu ? CPU_HIDES : e->hides, held = cpu ? 0 : e->held;
     double most = fmax(0, f->seconds + b->seconds - f->sent - b->sent);
-    return fmin(hides * (f->dispatch + b->dispatch), most) * (1 - e->held);
+    return fmin(hides * (dispatch_wait(f) + dispatch_wait(b)), most) * (1 - held);
 }
 
 static ScheduleSpan *span_of(const ScheduleWalk *w, int stage, int i)

@@ -53,8 +53,8 @@ static Json *json_time(const StepTime *t)
     return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, "
                      "s:f}", "step", t->step, "gemm", t->gemm, "experts", t->experts, "attention",
                      t->attention, "memory", t->memory, "vision", t->vision, "recompute", t->replay, "tp",
-                     t->tp, "cp", t->cp, "ep", t->ep, "pp", t->pp, "dp", t->dp, "bubble", t->bubble, "optimizer",
-                     t->optimizer, "launch", t->launch, "tokens_s", t->tokens_s, "model_tflops",
+                     t->tp, "cp", t->cp, "ep", t->ep, "pp", t->pp, "dp", t->dp, "bubble", t->bubble,
+                     "optimizer", t->optimizer, "launch", t->launch, "tokens_s", t->tokens_s, "model_tflops",
                      t->model_tflops, "mfu", t->mfu);
 }
 
@@ -95,9 +95,9 @@ Status search_json(FILE *out, const Search *s)
     Json *o = json_pack("{s:s, s:s, s:i, s:f, s:I, s:I, s:I, s:b, s:o, s:o, s:I, s:f, s:i, s:f}", "model",
                         t->model->name, "hardware", t->hw.id, "gpus", t->gpus, "capacity",
                         t->hw.capacity, "seq", (json_int_t)t->seq, "gbs", (json_int_t)t->gbs, "patches",
-                        (json_int_t)t->patches, "fits", s->places > 0, "ranking", ranking, "refused", refused, "candidates",
-                        (json_int_t)s->candidates, "seconds", s->seconds, "dry_runs", s->dried, "error",
-                        t->hw.error);
+                        (json_int_t)t->patches, "fits", s->places > 0, "ranking", ranking, "refused", refused,
+                        "candidates", (json_int_t)s->candidates, "seconds", s->seconds, "dry_runs",
+                        s->dried, "error", t->hw.error);
     accuracy_text(known, sizeof known, &t->hw, t->gpus, t->engine);
     if (o) json_object_set_new(o, "accuracy", json_string(known));
     if (o && t->lora) json_object_set_new(o, "trains", trainable_json(&t->lora->trains));

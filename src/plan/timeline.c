@@ -19,7 +19,6 @@ struct Timeline {
     double     device, host, link[2];            /* when each is free; links: intra-node, inter-node */
     double            until[LEDGER_GROUPS][DEVICE_CALLS]; /* when a call ends */
     double            least[LEDGER_GROUPS][DEVICE_CALLS]; /* seconds of it that nothing hides */
-    double            takes[LEDGER_GROUPS][DEVICE_CALLS]; /* without calls before it */
     double            sent[2];                   /* seconds of a phase that each link carries */
     int               sender[2];                 /* the group of its last call */
     bool       stages, single;                   /* of a pipeline; one micro-batch a step */
@@ -195,7 +194,7 @@ static void meter_start(CostListener *m, const CostCall *c)
         return;
     }
     p->host += p->hw.launch;
-    p->until[c->group][c->slot] = p->least[c->group][c->slot] = p->takes[c->group][c->slot] = 0;
+    p->until[c->group][c->slot] = p->least[c->group][c->slot] = 0;
     if (c->kind == CALL_RECV) return;
     Transfer t = transfer_of(p, c);
     double seconds = fmax(t.intra, t.inter) + t.delay;
@@ -208,7 +207,7 @@ static void meter_start(CostListener *m, const CostCall *c)
     if (t.intra > 0) ends = occupy_link(p, 0, now, t.intra, c->group);
     if (t.inter > 0) ends = fmax(ends, occupy_link(p, 1, now, t.inter, c->group));
     p->until[c->group][c->slot] = ends + t.delay;
-    p->takes[c->group][c->slot] = seconds;
+    if (is_dispatch(c->group)) run_of(p)->dispatch += seconds;
     p->least[c->group][c->slot] = is_sharing(c->group) ? (1 - engine_row_at(0)->dp_hides) * seconds : 0;
     note_call(p, c, seconds);
 }
@@ -220,13 +219,11 @@ static void wait_for_call(Timeline *p, int group, double wait)
     if (in_run(p)) p->time.exposed[group] += wait;
 }
 
-/* A dispatch that waits behind another call waits for that one. */
 static void meter_join(CostListener *m, int group, int slot)
 {
     Timeline *p = (Timeline *)m;
     if (!p->on) return;
     double wait = fmax(p->least[group][slot], p->until[group][slot] - p->device);
-    if (is_dispatch(group)) run_of(p)->dispatch += fmin(fmax(0, wait), p->takes[group][slot]);
     wait_for_call(p, group, wait);
 }
 

@@ -31,7 +31,7 @@ typedef struct RunTime {
     double work, starved;                /* the device computes; it waits for a launch */
     double exposed[LEDGER_GROUPS];       /* it waits for a collective, by group */
     double copies;                       /* it waits for host copies */
-    double dispatch;                     /* of exposed, token dispatch without calls before it */
+    double dispatch;                     /* its token dispatch takes, exposed or not */
     double sent;                         /* its calls on the link that carries more */
     double send;                         /* from the end until the next stage has the result */
 } RunTime;
