@@ -19,8 +19,8 @@ static double exposed_sum(const DryStep *s)
     return sum;
 }
 
-/* On a CPU the host computes: what a call costs it is no wait. Waits in calls between stages are bubble, as in
- * a measured step. */
+/* On a CPU the host computes: what a call costs it is no wait. Waits in calls between stages are bubble, as
+ * in a measured step. */
 static void fill_step(StepProfile *s, const DryStep *d, bool cpu)
 {
     double launch = cpu ? 0 : d->launch, stages = d->exposed[GR_pp] + d->exposed[GR_pp_back];
