@@ -1,6 +1,7 @@
 /* train.precision = fp8_block, mxfp8 and nvfp4 on the CPU: which products are quantised, how near a step
  * stays to one of wide products, and that recompute, layouts and adapters work with it as without it. */
 #include "loralab.h"
+#include "engine/recipe.h"
 
 /* ---- the table ---- */
 
@@ -124,35 +125,46 @@ static double cosine(const float *a, const float *b, int64_t n)
     return dot(a, b, n) / sqrt(dot(a, a, n) * dot(b, b, n));
 }
 
-/* Gradients of a step in 8 bits against those of the same step in f32. A product is off by some 4 %; in this
- * model, which is narrow, random and steep, some thirty of them follow each other. */
-static void compare_grads(Rig *r, Rig *wide)
+/* How near gradients are: relative loss, cosine of each tensor, cosine of all. */
+typedef struct Near { double loss, each, all; } Near;
+
+/* Gradients of a step in codes against those of the same step in f32. A product of e4m3 is off by some 4 %,
+ * one of e2m1 by 15 to 20 %; in this model, which is narrow, random and steep, some thirty of them follow
+ * each other. */
+static void compare_grads(Rig *r, Rig *wide, Near bound)
 {
     double loss = small_step(&r->e, 0.1f).total, want = small_step(&wide->e, 0.1f).total;
     double both = 0, own = 0, other = 0;
-    EXPECT(fabs(loss / want - 1) < 0.005 && loss != want, "loss %.9g, wide %.9g", loss, want);
+    EXPECT(fabs(loss / want - 1) < bound.loss && loss != want, "loss %.9g, wide %.9g", loss, want);
     for (int i = 0; i < r->e.model.params.n; i++) {
         Tensor g = r->e.model.params.p[i]->shard.g, w = wide->e.model.params.p[i]->shard.g;
         if (!t_has(g)) continue;
         double near = cosine(g.data, w.data, t_count(g));
-        EXPECT(near >= 0.75, "%s: cosine %.5f", r->e.model.params.p[i]->piece[0].name, near);
+        EXPECT(near >= bound.each, "%s: cosine %.5f", r->e.model.params.p[i]->piece[0].name, near);
         both += dot(g.data, w.data, t_count(g));
         own += dot(g.data, g.data, t_count(g)), other += dot(w.data, w.data, t_count(g));
     }
-    EXPECT(both >= 0.97 * sqrt(own * other), "cosine %.5f of all gradients", both / sqrt(own * other));
+    EXPECT(both >= bound.all * sqrt(own * other), "cosine %.5f of all gradients", both / sqrt(own * other));
 }
 
 static void grads_are_near(void)
 {
-    for (int lora = 0; lora < 2; lora++) {
+    static const struct { bool lora; Mode mode; Near bound; } way[] = {
+        { false, { .fp8 = true }, { 0.005, 0.75, 0.97 } },
+        { true, { .fp8 = true }, { 0.005, 0.75, 0.97 } },
+        { true, { .micro = PREC_MXFP8 }, { 0.005, 0.75, 0.97 } },
+        { false, { .micro = PREC_NVFP4 }, { 0.03, 0, 0.6 } },
+    };
+    for (size_t i = 0; i < sizeof way / sizeof *way; i++) {
         static Rig r, wide;
+        bool       lora = way[i].lora;
         EngineConf conf = rig_conf(&r, smooth_text, 7), same = rig_conf(&wide, smooth_text, 7);
-        EXPECT_OK(mode_apply(&conf, (Mode){ .fp8 = true }));
+        EXPECT_OK(mode_apply(&conf, way[i].mode));
         select_lora(&r.lora, 0.1, false, everything), select_lora(&wide.lora, 0.1, false, everything);
         if (!lora) r.lora.conf.rank = wide.lora.conf.rank = 0;
         rig_open(&r, conf, 7), rig_open(&wide, same, 7);
         if (lora) fill_b(&r.e, 5), fill_b(&wide.e, 5);
-        compare_grads(&r, &wide);
+        compare_grads(&r, &wide, way[i].bound);
         rig_close(&r), rig_close(&wide);
     }
 }
@@ -245,6 +257,19 @@ static void losses_stay_near(void)
 }
 
 /* ---- the microscaled formats ---- */
+
+static void what_is_refused(void)
+{
+    Config    c;
+    BaseQuant b;
+    config_default(&c);
+    EXPECT_OK(config_set(&c, "model.base_quant=fp8"));
+    EXPECT_OK(config_set(&c, "train.precision=fp8_block"));
+    EXPECT_OK(recipe_base(&b, &c));
+    EXPECT_OK(config_set(&c, "train.precision=mxfp8"));
+    EXPECT_FAIL(recipe_base(&b, &c), E_CONFIG, "train.precision=fp8_block");
+    config_close(&c);
+}
 
 /* All products of the table run in the format, and none of it in another; weights are kept as they are. */
 static void micro_products_run(void)
@@ -391,6 +416,7 @@ int main(void)
     RUN(losses_stay_near);
     RUN(layouts_agree);
     RUN(chunks_change_no_bit);
+    RUN(what_is_refused);
     RUN(micro_products_run);
     RUN(micro_recompute_changes_no_bit);
     RUN(nvfp4_gradients_follow_the_seed);
