@@ -78,6 +78,8 @@ static inline double gpu_value(const char *p, DType d)
     case BF16: return memcpy(&h, p, 2), bf16_to_f32(h);
     case F64:  return memcpy(&x, p, 8), x;
     case I16:  return memcpy(&h, p, 2), (int16_t)h;
+    case U8:   return *(const uint8_t *)p;
+    case I8:   return *(const int8_t *)p;
     case E4M3: return dtype_convert(&f, F32, p, E4M3, 1), f;
     default:   return memcpy(&i, p, 4), i;
     }
