@@ -303,11 +303,14 @@ static Args args_of(const Attn *x)
     return a;
 }
 
+/* What a block has on every GPU: compute capability 8.6, 8.9 and 12.0 have no more. */
+constexpr size_t SMEM_LEAST = 99 << 10;
+
 /* Tile numbers for tiles of n of `rows` rows: see the top. */
 static int64_t tiles(const Args &a, int64_t rows, int n) { return rows / n + a.n + 1; }
 
 /* tiles16 times 16 rows, the scores, two statistics a row. */
-static size_t smem_bytes(int R, int K, int NJ, int tiles16)
+static constexpr size_t smem_bytes(int R, int K, int NJ, int tiles16)
 {
     return sizeof(float) * (tiles16 * 16 * (16 * NJ + 4) + 16 * R * (16 * K + 4) + 32 * R);
 }
@@ -337,10 +340,18 @@ static void fwd_launch(Backend *be, Args a)
     if (a.parts > 1) LAUNCH(be, "attention_fwd", join_kernel, a.T * a.H, 128, 0, a);
 }
 
+/* Tiles of 16 R rows, or of fewer on a GPU whose blocks have too little shared memory for them. */
 template <int R, int NJ>
 static void bwd_launch(Backend *be, Args a)
 {
-    size_t bytes = smem_bytes(R, R, NJ, 4 * R);
+    constexpr size_t bytes = smem_bytes(R, R, NJ, 4 * R);
+    size_t most = cuda_of(be)->smem_block;
+    if constexpr (R > 1 && bytes > SMEM_LEAST)
+        if (bytes > most) { bwd_launch<R / 2, NJ>(be, a); return; }
+    if (bytes > most && !be->sticky)
+        be->sticky = fail(E_CONFIG, "attention_bwd: heads of %d columns take %zu KB of shared memory, a "
+                          "block of this GPU has %zu; use another GPU, or --backend cpu", a.C, bytes >> 10,
+                          most >> 10);
     LAUNCH(be, "attention_bwd", (dq_kernel<R, NJ>), tiles(a, a.T, 16 * R) * a.H, 256, bytes, a);
     LAUNCH(be, "attention_bwd", (dkv_kernel<R, NJ>), tiles(a, a.S, 16 * R) * a.G, 256, bytes, a);
 }

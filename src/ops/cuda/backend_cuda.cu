@@ -112,7 +112,7 @@ static Status open_gpu(Cuda *c)
     TRY(kernel_set_choose(&c->kernels, "auto", p.name, p.major, p.minor));
     TRY(gpu_has_code(&p));
     c->sms = p.multiProcessorCount, c->major = p.major, c->minor = p.minor;
-    c->smem_sm = p.sharedMemPerMultiprocessor;
+    c->smem_sm = p.sharedMemPerMultiprocessor, c->smem_block = p.sharedMemPerBlockOptin;
     snprintf(c->name, sizeof c->name, "%.63s", p.name);
     TRY(check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "creating a stream"));
     TRY(check(cudaStreamCreateWithFlags(&c->copy, cudaStreamNonBlocking), "creating a stream"));

@@ -32,7 +32,7 @@ typedef CUresult (*ProgressWrite)(CUstream, CUdeviceptr, cuuint32_t, unsigned); 
 typedef struct Cuda {
     cudaStream_t stream, copy;        /* compute, and the upload of the next batch */
     int          sms, major, minor;
-    size_t       smem_sm;             /* bytes of shared memory of an SM */
+    size_t       smem_sm, smem_block; /* bytes of shared memory of an SM, and of a block at most */
     int         *tile_counter;        /* of the launch under way, see tile_queue.cuh */
     const KernelSet *kernels;
     char         name[64];
