@@ -137,7 +137,7 @@ extern "C" void cuda_delta_rule_bwd(Backend *be, Tensor dq, Tensor dk, Tensor dv
 {
     const Tensor all[] = { q, k, v, dout, dq, dk, dv };
     DeltaCall    a = call_of(q, k, v, first, scale);
-    bool         fast = is_fast(all, 7);
+    bool         fast = is_fast(all, 7) && delta_fast_bwd_fits(be);
     void        *memory;
     a.dq = view(dq), a.dk = view(dk), a.dv = view(dv), a.dout = view(dout);
     a.dg = (float *)dg.data, a.dg_row = dg.s[0], a.dbeta = (float *)dbeta.data, a.dbeta_row = dbeta.s[0];

@@ -57,9 +57,11 @@ size_t delta_plain_bytes(const DeltaCall *a, bool backward);
 void   delta_plain_fwd(Backend *be, const DeltaCall *a, void *memory);
 void   delta_plain_bwd(Backend *be, const DeltaCall *a, void *states, void *memory);
 
-/* delta_rule_fwd.cu, delta_rule_bwd.cu: bf16 heads of 128, rows on 16 bytes. */
+/* delta_rule_fwd.cu, delta_rule_bwd.cu: bf16 heads of 128, rows on 16 bytes. A block of the backward needs
+ * 160 KB of shared memory, which compute capability 8.0, 9.0 and 10.0 have; others take the plain kernels. */
 size_t delta_fast_bytes(const DeltaCall *a, bool backward);
 void   delta_fast_fwd(Backend *be, const DeltaCall *a, void *memory);
+bool   delta_fast_bwd_fits(const Backend *be);
 void   delta_fast_bwd(Backend *be, const DeltaCall *a, void *states, void *memory);
 
 #endif

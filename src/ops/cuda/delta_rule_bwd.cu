@@ -414,6 +414,11 @@ static DeltaMemory memory_of(const DeltaCall *a, void *states, void *memory)
 
 }
 
+bool delta_fast_bwd_fits(const Backend *be)
+{
+    return sizeof(GradsShared) <= ((const Cuda *)be->priv)->smem_block;
+}
+
 void delta_fast_bwd(Backend *be, const DeltaCall *a, void *states, void *memory)
 {
     DeltaFast x = { *a, memory_of(a, states, memory) };
