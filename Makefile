@@ -7,6 +7,7 @@ endif
 NVCC   ?= nvcc
 CUDA   ?= 0
 SAN    ?= 0
+SIMT   ?= 0
 STATIC ?= 0
 MPI    ?= $(shell pkg-config --exists ompi-c 2>/dev/null && echo 1 || echo 0)
 MICROHTTPD ?= $(shell pkg-config --exists libmicrohttpd 2>/dev/null && echo 1 || echo 0)
@@ -50,6 +51,9 @@ endif
 # Folders of programs over the library: folder x becomes $(BUILD)/treb-x, and its sources but main.c a library for tests.
 SIDE   := $(patsubst %/main.c,%,$(wildcard demo/main.c bench/main.c))
 
+# The CUDA backend on an emulated GPU (tests/simt) has a folder of its own; see SIMT=1.
+SIMT_BUILD := $(BUILD)/simt$(if $(filter 1,$(SAN)),/asan)
+
 # What is the same with and without CUDA is compiled once, in ROOT; BOTH are the tables that ask which it is.
 ROOT   := $(BUILD)
 SRC    := $(wildcard src/*/*.c src/*/*/*.c)
@@ -70,6 +74,21 @@ ifeq ($(CUDA),1)
   CU       := $(wildcard src/*/*.cu src/*/*/*.cu)
 endif
 
+# Kernels rewritten for the host's compiler, for tests alone. Hopper's and the libraries' files are left out.
+ifeq ($(SIMT),1)
+  override BUILD := $(BUILD)/simt
+  SIMT_ABSENT := %_hopper.cu %/grouped_fp8.cu %/grouped_fused_fp8.cu %/attention_vision.cu %/attention_vision_bwd.cu \
+              %/attention_vision_fused.cu src/ops/cuda/cublaslt%
+  CU       := $(filter-out $(SIMT_ABSENT),$(wildcard src/*/*.cu src/*/*/*.cu))
+  SIMT_OBJ  = $(patsubst %.cc,$(BUILD)/%.o,$(wildcard tests/simt/*.cc))
+  SIMT_GEN  = $(patsubst %,$(BUILD)/gen/%,$(wildcard src/*/*.cu src/*/*/*.cu src/*/*.cuh src/*/*/*.cuh) src/base/rng.h)
+  SIMT_OPT ?= -O1
+  SIMTFLAGS = -std=gnu++17 $(SIMT_OPT) -g1 -fno-strict-aliasing -fopenmp -ffp-contract=off -DTREB_CUDA \
+              -D__CUDACC__ -D__CUDA_ARCH__=890 -I$(BUILD)/gen/src -Isrc -I. -Itests -Itests/simt/include \
+              $(filter -fsanitize% -fno-omit% -DTREB_SANITIZE,$(CFLAGS))
+  LIBS     += -lstdc++
+endif
+
 ifeq ($(SAN),1)
   override BUILD := $(BUILD)/asan
   ROOT   := $(ROOT)/asan
@@ -80,7 +99,7 @@ endif
 
 objects = $(patsubst %.c,$(ROOT)/%.o,$(filter-out $(BOTH),$(1))) $(patsubst %.c,$(BUILD)/%.o,$(filter $(BOTH),$(1)))
 side_cu = $(if $(filter 1,$(CUDA)),$(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard $(1)/*.cu)))
-OBJ   := $(call objects,$(SRC)) $(CU:%.cu=$(BUILD)/%.cu.o)
+OBJ   := $(call objects,$(SRC)) $(CU:%.cu=$(BUILD)/%.cu.o) $(SIMT_OBJ)
 CORE  := $(BUILD)/libtreb.a
 SIDE_BIN := $(SIDE:%=$(BUILD)/treb-%)
 SIDE_LIB := $(SIDE:%=$(BUILD)/libtreb-%.a)
@@ -99,6 +118,7 @@ help:
 	@echo "make test       build and run every test; ends with one line of counts"
 	@echo "make asan       the same tests under AddressSanitizer and UBSan"
 	@echo "make soak       long checks: kills of runs and ranks, FP8, four hosts, Slurm, bare Debian systems, fuzzing (SOAK seconds each, 600)"
+	@echo "make test-simt  every CUDA kernel but Hopper's on an emulated GPU, against the CPU; SAN=1: every access is checked"
 	@echo "make CUDA=1     with the CUDA backend (needs nvcc), in $(BUILD)/cuda, for every GPU since 2020; CUDA_ARCHS=\"89\": for some alone, faster"
 	@echo "make CUDA=1 kernel-registers   registers and spills of the portable kernels on every GPU"
 	@echo "make CUDA=1 test-gpu   every op against the CPU, recorded cases and short runs on the GPU"
@@ -150,7 +170,7 @@ $(ROOT)/src/base/version.o: $(ROOT)/build_info.h
 $(ROOT)/src/base/version.o: CFLAGS += -I$(ROOT)
 FORCE:
 
-ifeq ($(CUDA),1)
+ifneq ($(filter 1,$(CUDA) $(SIMT)),)
 $(BOTH:%.c=$(BUILD)/%.o): $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) -DTREB_CUDA -MMD -MP -c -o $@ $<
@@ -161,9 +181,26 @@ $(BUILD)/bench/%.cu.o: NVFLAGS += -I.
 $(CU_HOPPER:%.cu=$(BUILD)/%.cu.o): CODE = $(call gencode,90a)
 $(CU_HOPPER:%.cu=$(BUILD)/%.cu.o): override CUDA_OPT = -O3
 CODE = $(call gencode,$(if $(filter all,$(CUDA_ARCHS)),$(CUDA_ALL),$(CUDA_ARCHS)))
+ifeq ($(SIMT),1)
+$(BUILD)/gen/%: % tests/simt/rewrite.awk
+	@mkdir -p $(@D)
+	@awk -v name=$< -f tests/simt/rewrite.awk $< >$@
+$(BUILD)/simt.h.gch: tests/simt/simt.h $(wildcard tests/simt/*.h)
+	@mkdir -p $(@D)
+	@$(CXX) $(SIMTFLAGS) -x c++-header -o $@ $<
+$(BUILD)/%.cu.o: $(BUILD)/gen/%.cu $(BUILD)/simt.h.gch $(SIMT_GEN)
+	@mkdir -p $(@D)
+	@$(CXX) $(SIMTFLAGS) -w -include $(BUILD)/simt.h -MMD -MP -x c++ -c -o $@ $<
+$(BUILD)/tests/simt/selftest: $(BUILD)/tests/simt/selftest.cu.o $(CORE)
+	@$(CXX) $(SIMTFLAGS) -o $@ $^ $(LIBS)
+$(BUILD)/tests/simt/%.o: tests/simt/%.cc $(SIMT_GEN)
+	@mkdir -p $(@D)
+	@$(CXX) $(SIMTFLAGS) -O3 -MMD -MP -c -o $@ $<
+else
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@$(NVCC) $(CUDA_OPT) $(NVFLAGS) $(CODE) -MMD -MP -c -o $@ $<
+endif
 
 # Tests compile in half the time at -O1; the library that they test has its own flags.
 $(ROOT)/tests/%.o: CFLAGS += -Itests -O1
@@ -175,7 +212,7 @@ $(BUILD)/tests/%: $(ROOT)/tests/%.o $(SIDE_LIB) $(CORE)
 $(BUILD)/tests/gpu_endless: $(BUILD)/tests/spin.cu.o
 $(BUILD)/tests/spin.cu.o: NVFLAGS += -Itests
 
-.PRECIOUS: $(ROOT)/%.o
+.PRECIOUS: $(ROOT)/%.o $(BUILD)/gen/%
 -include $(OBJ:.o=.d) $(SIDE_OBJ:.o=.d) $(patsubst $(BUILD)/%,$(ROOT)/%.d,$(TESTS) $(FUZZ) $(GPU))
 
 # What tests/faults.sh does to ranks and to their disk.
@@ -193,8 +230,18 @@ SCRIPTS := cli data_doc journey pages config_keys plan demo demo_lora report wat
 
 test: setup lint
 	@$(MAKE) --no-print-directory -j$$(nproc) test-programs
+	@$(if $(SIMT_RUN),$(MAKE) --no-print-directory -j$$(nproc) SIMT=1 $(SIMT_RUN),echo "skip the emulated GPU: there is no $(CXX)")
 	@$(MAKE) --no-print-directory cuda-compiles
-	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) $(SCRIPTS:%=tests/%.sh)
+	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) $(SIMT_RUN) $(SCRIPTS:%=tests/%.sh)
+
+# Kernels on an emulated GPU (tests/simt): the tests of ops, without those that measure time or need several GPUs.
+# `make test` has the short ones.
+SIMT_TESTS := simt/selftest $(addprefix gpu_,weight_code optim results side delta)
+SIMT_RUN    = $(if $(shell command -v $(CXX)),$(SIMT_TESTS:%=$(SIMT_BUILD)/tests/%))
+SIMT_MORE  := $(addprefix gpu_,offload rows loss families precision moe grouped adapters attention gemm fp8 fp8_weights graph)
+test-simt: setup
+	@$(MAKE) --no-print-directory -j$$(nproc) SIMT=1 $(addprefix $(SIMT_BUILD)/tests/,$(SIMT_TESTS) $(SIMT_MORE))
+	@tests/run.sh $(addprefix $(SIMT_BUILD)/tests/,$(SIMT_TESTS) $(SIMT_MORE))
 
 asan: setup
 	@TREB_TEST_TIMEOUT=2700 $(MAKE) --no-print-directory SAN=1 test
@@ -248,6 +295,7 @@ soak: setup
 	@TREB_AUTO=50 $(BUILD)/tests/test_auto
 	@TREB=$(BUILD)/treb DEMO_DIR=$(BUILD)/demo-lora tools/demo_lora.sh
 	@TREB=$(BUILD)/treb tests/precision.sh
+	@TREB_TEST_TIMEOUT=7200 $(MAKE) --no-print-directory test-simt
 	@if command -v $(NVCC) >/dev/null; then $(MAKE) --no-print-directory -j$$(nproc) CUDA=1 kernel-registers; fi
 	@TREB=$(BUILD)/treb tests/hosts.sh
 	@TREB=$(BUILD)/treb tests/slurm.sh
@@ -295,4 +343,4 @@ format:
 clean:
 	@rm -rf build
 
-.PHONY: all help test test-programs asan cuda-compiles kernel-registers gpu-programs test-gpu soak demo demo-lora setup lint layers install size format clean
+.PHONY: all help test test-programs asan cuda-compiles kernel-registers gpu-programs test-gpu test-simt soak demo demo-lora setup lint layers install size format clean

@@ -2,7 +2,7 @@
 # Installs the Debian packages that the build needs and this machine lacks, and names them. A machine that has
 # all of them needs neither network nor root. Extra groups by name: `tools/setup.sh fuzz`.
 set -eu
-need="gcc make pkg-config libjansson-dev libyaml-dev libjpeg-dev libpng-dev libwebp-dev libpcre2-dev"
+need="gcc g++ make pkg-config libjansson-dev libyaml-dev libjpeg-dev libpng-dev libwebp-dev libpcre2-dev"
 need="$need libutf8proc-dev libxxhash-dev zlib1g-dev libmicrohttpd-dev libopenmpi-dev openmpi-bin"
 case ${CC:-gcc} in *clang*) need="$need clang libomp-dev" ;; esac
 for group in "$@"; do
