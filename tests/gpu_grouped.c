@@ -5,6 +5,7 @@ static void product(Shape x, Share s, int flags, DType in, DType out, Layout l)
 {
     int mode = flags & GEMM_MODE;
     fresh();
+    x = sized(x);
     Tensor  off = offsets_of(s, x.E, x.most), a, b, c;
     int64_t used = rows_used(off), R = used + x.spare;
     a = routed(in, used, x.spare, x.K, l);
@@ -22,6 +23,7 @@ static void product(Shape x, Share s, int flags, DType in, DType out, Layout l)
 static void product_squares(Shape x, Share s, DType in, Layout l)
 {
     fresh();
+    x = sized(x);
     Tensor  off = offsets_of(s, x.E, x.most);
     int64_t used = rows_used(off), n[] = { x.E, x.K, x.N }, parts = grouped_squares_parts(n);
     Tensor  a = routed(in, used, x.spare, x.K, l), b = routed(in, used, x.spare, x.N, l);
@@ -34,6 +36,7 @@ static void product_squares(Shape x, Share s, DType in, Layout l)
  * only the fast path, which does not write them, gets any. */
 static void fused(Shape x, Share s, DType d, Layout l, bool gated)
 {
+    x = sized(x);
     for (int back = 0; back < 2; back++) {
         fresh();
         Tensor  off = offsets_of(s, x.E, x.most), wide, slim, dgate = none, a, w, gu;
@@ -174,7 +177,7 @@ static void decoding(void)
 static void beside_a_kernel(void)
 {
     static const int held[] = { 16, 100, 0, 40 }, reserved[] = { 0, 0, 16, 120 };
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < gpu_size(4, 1); i++) {
         gpu_share(held[i], reserved[i]);
         experts_of_a_model();
         long_experts();

@@ -31,7 +31,8 @@ static void sum_list(int n, const int64_t *sizes, int64_t shift, int64_t gap, bo
 
 static void squares(void)
 {
-    static const int64_t odd[] = { 0, 1, 3, 31, 1000, 4096, 0, 65537, 1000003, 2, 0, 8 << 20 };
+    const int64_t odd[] = { 0, 1, 3, 31, 1000, 4096, 0, 65537, gpu_size(1000003, 100003), 2, 0,
+                            gpu_size(8 << 20, 1 << 18) };
     int64_t many[ADDENDS];
     for (int i = 0; i < 12; i++) sum_list(1, &odd[i], 0, 0, i % 2);
     for (int shift = 0; shift < 4; shift++) {
@@ -101,10 +102,10 @@ static void updates(void)
         update(sizes[kind % 5], kind, 1 + num_below(2) * num_below(5000));
     update(0, 0, 1);
     update(0, 1, 1);
-    update(3000001, 1 | 16 | 32, 7);
-    update(3000001, 1 | 2 | 4 | 8 | 16 | 32, 7);
-    update(4 << 20, 1 | 16 | 32, 1);
-    update(1 << 20, 4 | 8, 100);
+    update(gpu_size(3000001, 30001), 1 | 16 | 32, 7);
+    update(gpu_size(3000001, 30001), 1 | 2 | 4 | 8 | 16 | 32, 7);
+    update(gpu_size(4 << 20, 4 << 12), 1 | 16 | 32, 1);
+    update(gpu_size(1 << 20, 1 << 12), 4 | 8, 100);
 }
 
 static void an_expert_tensor(void) /* rank 3, as the experts' weights are */
@@ -172,8 +173,8 @@ static void coded_updates(void)
     for (unsigned kind = 0; kind < 128; kind++)
         update_coded(sizes[kind % 6], kind, 1 + num_below(2) * num_below(5000));
     update_coded(0, 0, 1);
-    update_coded(3000001, 1 | 2 | 16 | 32, 7);
-    update_coded(4 << 20, 16 | 32, 1);
+    update_coded(gpu_size(3000001, 30001), 1 | 2 | 16 | 32, 7);
+    update_coded(gpu_size(4 << 20, 4 << 12), 16 | 32, 1);
 }
 
 static const uint32_t edges[] = { 0, 0x80000000, 1, 0x8000, 0x80008000, 0x3f808000, 0xbf818000, 0x7f7f8000,

@@ -17,7 +17,7 @@ enum { OUTPUTS = 8, SAID = 600, MESSAGES = 6 };
 static struct {
     Backend be;
     Arena   a;
-    bool    open, lost;
+    bool    open, real, lost;                               /* real: see gpu_is_real */
     char   *before, *first, *again;
     size_t  cap, used;
     Output  out[OUTPUTS];
