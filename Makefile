@@ -85,7 +85,7 @@ ifeq ($(SIMT),1)
   SIMT_OPT ?= -O1
   SIMTFLAGS = -std=gnu++17 $(SIMT_OPT) -g1 -fno-strict-aliasing -fopenmp -ffp-contract=off -DTREB_CUDA \
               -D__CUDACC__ -D__CUDA_ARCH__=890 -I$(BUILD)/gen/src -Isrc -I. -Itests -Itests/simt/include \
-              $(filter -fsanitize% -fno-omit% -DTREB_SANITIZE,$(CFLAGS))
+              $(filter -fsanitize% -fno-sanitize% -fno-omit% -DTREB_SANITIZE,$(CFLAGS))
   LIBS     += -lstdc++
 endif
 

@@ -40,8 +40,8 @@ static struct {
     const Grid *grid;
     const std::function<void()> *kernel;
     Fiber    main;
-    std::vector<Fiber *> idle;
 } block;
+static std::vector<Fiber *> &idle = *new std::vector<Fiber *>;  /* to the end: they are no leak */
 
 /* ---- errors ---- */
 
@@ -133,9 +133,9 @@ static void run_threads(void *fiber);
 
 static Fiber *take_fiber()
 {
-    if (block.idle.empty()) return fiber_open(run_threads);
-    Fiber *f = block.idle.back();
-    block.idle.pop_back();
+    if (idle.empty()) return fiber_open(run_threads);
+    Fiber *f = idle.back();
+    idle.pop_back();
     return f;
 }
 
@@ -156,7 +156,7 @@ static void run_threads(void *fiber)
         self()->fiber = NULL;
         bool runs = choose_next();
         if (runs && !self()->fiber) { self()->fiber = (Fiber *)fiber; continue; }
-        block.idle.push_back((Fiber *)fiber);
+        idle.push_back((Fiber *)fiber);
         fiber_switch((Fiber *)fiber, runs ? self()->fiber : &block.main);
     }
 }
