@@ -113,10 +113,10 @@ between() { awk -v x="$1" -v lo="$2" -v hi="$3" 'BEGIN { exit !(x >= lo && x <= 
 calibrate() { ranks 2 "$treb" bench calibrate --backend cpu --links --repeat 1 "$@" >"$tmp/out" 2>&1; }
 check "two ranks measure their links"   calibrate
 check "one table, by the first rank"    [ "$(grep -c 'intra-node, 2 ranks over mpi' "$tmp/out")" = 1 ]
-check "bandwidth is plausible, $(link near_bw)"  between "$(link near_bw)" 1e6 1e12
-check "latency is plausible, $(link near_delay)" between "$(link near_delay)" 1e-8 0.5
+check "bandwidth is plausible, $(link intra_bw)"  between "$(link intra_bw)" 1e6 1e12
+check "latency is plausible, $(link intra_delay)" between "$(link intra_delay)" 1e-8 0.5
 check "links between nodes are measured" calibrate --ranks-per-node 1
-check "bandwidth is plausible, $(link far_bw)"   between "$(link far_bw)" 1e6 1e12
+check "bandwidth is plausible, $(link inter_bw)"   between "$(link inter_bw)" 1e6 1e12
 check "the links inside a node stay"    [ "$(link intra_ranks)" = 2 ]
 shows() { "$treb" plan /dev/null "${recipe[@]}" --hardware this >"$tmp/out" 2>&1 && grep -q "$1" "$tmp/out"; }
 check "a plan says that they are measured" \
