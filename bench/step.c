@@ -443,7 +443,9 @@ static Status read_moments(StepBench *b)
 {
     bool coded = !strcmp(b->moments, "int8");
     if (coded) return b->store.moments = U8, OK;
-    return option_dtype("--moments", b->moments, &b->store.moments);
+    if (option_dtype("--moments", b->moments, &b->store.moments))
+        return fail(E_CONFIG, "--moments = %s: must be f32, bf16 or int8", b->moments);
+    return OK;
 }
 
 static Status read_args(StepBench *b, int argc, char **argv)

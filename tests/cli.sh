@@ -36,6 +36,9 @@ expect 2 "two arguments or more" $treb init $gold
 expect 2 "plan: --networks is not an option. Did you mean --network?" $treb plan r.yaml --networks 4
 expect 2 "doctor: --qqq is not an option; options are --json" $treb doctor --qqq
 expect 2 "data pack: --zz is not an option" $treb data pack a --zz
+expect 2 "treb: data synth: --trin is not an option. Did you mean --train?" $treb data synth --trin 3
+expect 2 "bench ops: a is one argument too many; see treb bench ops --help" $treb bench ops a
+expect 2 "--moments = f8: must be f32, bf16 or int8" $treb bench step --moments f8
 expect 2 "--dtype = f12: must be f32 or bf16" $treb parity $gold --dtype f12
 expect 2 "--dtype = f12: must be f32, bf16" $treb convert $gold "$tmp/f12" --dtype f12
 expect 2 "--frobnicate: not a key. \`treb help config\`" $treb train --frobnicate

@@ -140,13 +140,16 @@ static Status refuse_sub(const Command *c, const char *name)
     return fail(E_CONFIG, "%s: %.80s is not one of %s; see treb help %s", c->name, name, names, c->name);
 }
 
-/* Runs a sub-verb under its whole name, "data pack", as its errors say it. */
-static Status run_sub(const Command *c, const Usage *sub, int argc, char **argv)
+/* Runs a verb or a sub-verb under its whole name, "data pack" or "bench step", as its errors say it. program:
+ * "treb", or "treb bench", whose verbs are sub-verbs of treb. */
+static Status run_named(const char *program, const Command *c, const Usage *sub, int argc, char **argv)
 {
-    char name[64];
-    snprintf(name, sizeof name, "%s %s", c->name, sub->sub);
+    const char *above = strchr(program, ' ');
+    char        name[64];
+    snprintf(name, sizeof name, "%s%s%s%s%s", above ? above + 1 : "", above ? " " : "", c->name,
+             sub ? " " : "", sub ? sub->sub : "");
     argv[0] = name;
-    return sub->run(argc, argv);
+    return sub ? sub->run(argc, argv) : c->run(argc, argv);
 }
 
 Status command_run(const char *program, const Command *c, int argc, char **argv)
@@ -156,8 +159,8 @@ Status command_run(const char *program, const Command *c, int argc, char **argv)
     if (c->program) return program_exec_sibling(c->program, argc, argv);
     if (sub && sub->program) return program_exec_sibling(sub->program, argc - 1, argv + 1);
     if (asks_help(argc, argv)) return command_usage(stdout, program, c);
-    if (c->run) return c->run(argc, argv);
-    return sub ? run_sub(c, sub, argc - 1, argv + 1) : refuse_sub(c, name);
+    if (c->run) return run_named(program, c, NULL, argc, argv);
+    return sub ? run_named(program, c, sub, argc - 1, argv + 1) : refuse_sub(c, name);
 }
 
 Status program_run(const Program *p, int argc, char **argv)

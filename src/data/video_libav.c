@@ -227,8 +227,8 @@ static void span_parse(VideoFile *f, Span *s, int64_t most)
     for (; s->frames < stop && next_packet(f); f->av->av_packet_unref(f->packet)) span_add(s, f->packet);
 }
 
-/* Entries of the index in the head of an MP4 or MOV file that its edit list shows; 0: the index is not whole.
- */
+/* Entries of the index in the head of an MP4 or MOV file that its edit list shows; 0: the index is not
+ * whole. */
 static int64_t count_indexed(const VideoFile *f)
 {
     const AVInputFormat *kind = f->format->iformat;

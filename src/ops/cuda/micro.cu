@@ -4,7 +4,8 @@
 
 static void refuse(Backend *be, const char *op, Precision p)
 {
-    be->sticky = fail(E_DEVICE, "%s: there is no kernel for %s on GPUs yet; use train.precision=bf16", op,
+    if (!be->sticky)
+        be->sticky = fail(E_DEVICE, "%s: there is no kernel for %s on GPUs yet; use train.precision=bf16", op,
                       precision_word(p));
 }
 
