@@ -161,7 +161,8 @@ static void traps(void)
         { "data.max_length=131072 train.micro_tokens=131072 memory.recompute=[core_attn]", "h200",
           { "recomputing attention", "no baseline", "no baseline" } },
         { "train.precision=fp8_block parallel.ep=8 moe.dispatcher=alltoall", "gb200",
-          { "train.precision = fp8_block: MFU", "the host is usually the first wall", "hybridep is the starting" } },
+          { "train.precision = fp8_block: MFU", "the host is usually the first wall",
+            "hybridep is the starting" } },
         { "train.precision=nvfp4", "gb200",
           { "train.precision = nvfp4: MFU", "compare tokens a second", "the host is usually" } },
     };

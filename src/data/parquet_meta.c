@@ -22,7 +22,7 @@ static Status read_node(SchemaReader *r, ParquetNode *node, const ParquetNode *p
 {
     if (r->at >= r->n || r->depth > 24) return damaged(r->p, "the schema is damaged or too deep");
     const ParquetElement *e    = &r->e[r->at++];
-    bool           leaf = e->children <= 0 && parent;
+    bool                  leaf = e->children <= 0 && parent;
     if (e->repeat < 0 || e->repeat > 2 || (leaf && (e->type < 0 || e->type > PQ_FIXED)) ||
         e->children > PARQUET_COLUMNS || e->length < 0)
         return damaged(r->p, "the schema is damaged");
@@ -56,7 +56,7 @@ static Status read_schema(Parquet *p, Thrift *t, const ThriftField *f)
     size_t     n = thrift_list(t, f, &type);
     if (type != TH_STRUCT || !n || n > 2 * PARQUET_COLUMNS) return damaged(p, "the schema is damaged");
     ParquetElement *e = calloc(n, sizeof *e);
-    SchemaReader r = { p, e, n, 0, 0 };
+    SchemaReader    r = { p, e, n, 0, 0 };
     if (!e) return fail(E_FIT, "no memory for a schema");
     for (size_t i = 0; i < n; i++) e[i] = parquet_element(t);
     Status st = t->damaged ? damaged(p, "the footer is damaged") : read_node(&r, &p->root, NULL);
