@@ -1,7 +1,7 @@
 /* tests/test_format.c -- dataset formats: JSON Lines, arrays, archives, texts, packed shards; content and
  * damage. */
 #include "base/folder.h"
-#include "lab.h"
+#include "recordlab.h"
 #include "tarlab.h"
 #include "tinyset.h"
 
@@ -403,61 +403,6 @@ static void damaged_files_in_a_set(void)
     set.source[1].path = set.path, set.cfg.data.train.n = 1, set.cfg.data.bad_sample = "error";
 }
 
-static Json *record_json(const FormatFile *f, int64_t i)
-{
-    Record r;
-    Json  *v = NULL;
-    EXPECT_OK(format_read(f, i, &r));
-    EXPECT_OK(json_parse(&v, r.text, r.len, r.where));
-    record_close(&r);
-    return v;
-}
-
-static void encrypted_parquet_is_named(void)
-{
-    static const char bytes[] = "PARE........PARE";
-    FormatFile f;
-    EXPECT_FAIL(format_open_memory(&f, "parquet", bytes, 16, "a.parquet", &(FormatConf){ 0 }), E_DATA,
-                "encrypted");
-}
-
-static void expect_twin(const char *name, const FormatFile *twin)
-{
-    FormatFile f;
-    char       path[128];
-    snprintf(path, sizeof path, "tests/parquet/%s.parquet", name);
-    EXPECT_OK(format_open(&f, path, &(FormatConf){ 0 }));
-    EXPECT(f.samples == twin->samples, "%s: %lld rows", name, (long long)f.samples);
-    for (int64_t n = 0; n < f.samples; n++) {
-        int64_t i = n * 7 % f.samples;
-        Json   *a = record_json(&f, i), *b = record_json(twin, i);
-        EXPECT(json_equal(a, b), "%s: row %lld", name, (long long)i);
-        json_decref(a), json_decref(b);
-    }
-    format_close(&f);
-}
-
-/* Every encoding, codec and page version gives the rows of the twin, in any order; "indexed" has
- * OffsetIndexes and an empty row group, "numbers" 32-bit numbers whose differences wrap, "meanings" decimals,
- * times and other values that an annotation tells from what is stored. */
-static void parquet_rows_equal_their_twin(void)
-{
-    static const char *const names[] = { "plain", "snappy-dictionary", "gzip-v2", "lz4-delta",
-                                         "hadoop-delta-bytes", "indexed" };
-    FormatFile               twin;
-    EXPECT_OK(format_open(&twin, "tests/parquet/twin.jsonl", &(FormatConf){ 0 }));
-    for (int k = 0; k < 6; k++) expect_twin(names[k], &twin);
-    format_close(&twin);
-    static const char *const others[] = { "numbers", "meanings" };
-    for (int k = 0; k < 2; k++) {
-        char path[64];
-        snprintf(path, sizeof path, "tests/parquet/%s.jsonl", others[k]);
-        EXPECT_OK(format_open(&twin, path, &(FormatConf){ 0 }));
-        expect_twin(others[k], &twin);
-        format_close(&twin);
-    }
-}
-
 /* A file that is cut while it is read is an error; its mapping is not touched behind the end. */
 static void a_file_that_shrinks(void)
 {
@@ -567,7 +512,5 @@ int main(void)
     RUN(damaged_files_in_a_set);
     tiny_set_close(&set);
     rmdir(lab_tmp());
-    RUN(encrypted_parquet_is_named);
-    RUN(parquet_rows_equal_their_twin);
     return lab_report();
 }

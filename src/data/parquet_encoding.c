@@ -222,6 +222,15 @@ static bool delta_bytes(PageBytes *b, ParquetCell *out, int64_t n, MemPool *keep
     return true;
 }
 
+/* Values of a fixed size have it, whatever lengths the page says. */
+static bool delta_fixed(const ParquetNode *leaf, PageBytes *b, ParquetCell *out, int64_t n, MemPool *keep)
+{
+    if (!delta_bytes(b, out, n, keep)) return false;
+    for (int64_t i = 0; i < n; i++)
+        if (out[i].n != type_bytes(leaf)) return false;
+    return true;
+}
+
 static bool split_bytes(const ParquetNode *leaf, PageBytes *b, ParquetCell *out, int64_t n, MemPool *keep)
 {
     size_t size = type_bytes(leaf);
@@ -247,7 +256,7 @@ static bool runs_of_booleans(PageBytes *b, ParquetCell *out, int64_t n, MemPool 
 static bool decode(const ParquetNode *leaf, int encoding, PageBytes *b, const ParquetCells *dict,
                    ParquetCell *out, int64_t n, MemPool *keep)
 {
-    bool bytes = leaf->type == PQ_BYTES, fixed = leaf->type == PQ_FIXED;
+    bool bytes = leaf->type == PQ_BYTES;
     bool ints = leaf->type == PQ_INT32 || leaf->type == PQ_INT64;
     switch (encoding) {
     case PLAIN:
@@ -262,7 +271,8 @@ static bool decode(const ParquetNode *leaf, int encoding, PageBytes *b, const Pa
     case DELTA_LENGTH:
         return bytes && delta_lengths(b, out, n, keep);
     case DELTA_BYTES:
-        return (bytes || fixed) && delta_bytes(b, out, n, keep);
+        if (leaf->type == PQ_FIXED) return delta_fixed(leaf, b, out, n, keep);
+        return bytes && delta_bytes(b, out, n, keep);
     case BYTE_SPLIT:
         return split_bytes(leaf, b, out, n, keep);
     default:
