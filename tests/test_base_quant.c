@@ -279,7 +279,7 @@ static Status open_base(const char *text, CodeFormat f, const char *layout)
 static void cuts_inside_blocks_are_refused(void)
 {
     select_lora(&adapters, 0, false, everything);
-    EXPECT_FAIL(open_base(smooth_text, CODE_NF4, " world=2 tp=2"), E_CONFIG, "inside blocks of 64");
+    EXPECT_FAIL(open_base(smooth_text, CODE_NF4, " world=2 tp=2"), E_CONFIG, "parallel.etp cuts");
     EXPECT_OK(open_base(cut_text, CODE_NF4, " world=2 tp=2"));
     EXPECT_FAIL(open_base(cut_text, CODE_NF4, " world=4 etp=4"), E_CONFIG, "down_proj");
     EXPECT_OK(open_base(smooth_text, CODE_INT8, " world=2 tp=2"));

@@ -110,8 +110,8 @@ static Status check_matrix(const Param *p, const CodeMatrix *m)
                     "use int8, or leave its kind out of model.base_quant_weights", p->piece[0].name,
                     (long long)m->rows, (long long)m->K, NF4_BLOCK);
     if (c->count && cut)
-        return fail(E_CONFIG, "model.base_quant = nf4: parallel.tp or moe.etp cuts %s (%lld x %lld) inside "
-                    "blocks of %d elements; lower it, or use int8", p->piece[0].name, (long long)m->rows,
+        return fail(E_CONFIG, "model.base_quant = nf4: parallel.tp or parallel.etp cuts %s (%lld x %lld) "
+                    "inside blocks of %d elements; lower it, or use int8", p->piece[0].name, (long long)m->rows,
                     (long long)m->K, NF4_BLOCK);
     return OK;
 }
