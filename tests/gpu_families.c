@@ -1,6 +1,6 @@
 /* Ops of families beside Qwen3 on the GPU against the CPU: gates, sinks, windows and narrow values of
- * attention, rotation of latent attention, sigmoid routers, the activation and biases of gpt-oss's experts.
- */
+ * attention, rotation of latent attention, sigmoid routers, the activation and biases of gpt-oss's
+ * experts. */
 #include "gpulab.h"
 
 static void gates(void)

@@ -352,8 +352,8 @@ static void hub_put(const char *name, const char *text)
     EXPECT_OK(file_write(path, text, strlen(text)));
 }
 
-/* A hub id is the snapshot that refs/main names in the local cache; one that is not there says how to get it.
- */
+/* A hub id is the snapshot that refs/main names in the local cache; one that is not there says how to get
+ * it. */
 static void hub_ids_are_found_in_the_cache(void)
 {
     Path        found;

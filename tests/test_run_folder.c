@@ -107,8 +107,8 @@ static bool file_says(const char *run, const char *name, const char *word)
     return found;
 }
 
-/* The folder is removed after step 2: the run goes on in a new one, and its log says at the end what is gone.
- */
+/* The folder is removed after step 2: the run goes on in a new one, and its log says at the end what is
+ * gone. */
 static void a_removed_folder_is_made_again(void)
 {
     Config      c;

@@ -160,8 +160,8 @@ static void rates_and_limits(void)
     clip_close(&k);
 }
 
-/* Frames may be asked for again and backwards: the file is opened anew. A packed frame has the same pixels.
- */
+/* Frames may be asked for again and backwards: the file is opened anew. A packed frame has the same
+ * pixels. */
 static void frames_in_any_order(void)
 {
     Clip     k;

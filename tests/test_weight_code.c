@@ -29,8 +29,8 @@ static void code(Coded *c, CodeFormat f, Tensor w)
     op_code_weight(BE, f, t_as2(c->z.q, 1, code_bytes(f, n)), w, row_of(c->amax, amaxes), 0, 0, cols);
 }
 
-/* ---- bitsandbytes 0.50.2: its definition in PyTorch; its CPU kernel rounds one amax in 288 otherwise ----
- */
+/* ---- bitsandbytes 0.50.2: its definition in PyTorch; its CPU kernel rounds one amax in 288 otherwise
+ * ---- */
 
 static Tensor recorded_weight(DType d)
 {

@@ -1,5 +1,5 @@
-/* cli/chat.h -- what the two ways of `treb chat` share: an interactive conversation, and prompts from a file.
- */
+/* cli/chat.h -- what the two ways of `treb chat` share: an interactive conversation, and prompts from a
+ * file. */
 #ifndef CLI_CHAT_H
 #define CLI_CHAT_H
 

@@ -1,6 +1,6 @@
 /* cli/chat_batch.c -- `treb chat MODEL --prompts FILE`: conversations from JSON lines, several at once, each
- * written with its answer in the order of the file. A line that cannot be answered is written with its error.
- */
+ * written with its answer in the order of the file. A line that cannot be answered is written with its
+ * error. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "cli/chat.h"

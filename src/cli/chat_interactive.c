@@ -44,8 +44,8 @@ static Status add_picture(Talk *t, const char *path)
     return text_push(&t->line, "<image>", 7);
 }
 
-/* A word may end with the punctuation of its sentence, and be in quotes, as terminals paste a dropped file.
- */
+/* A word may end with the punctuation of its sentence, and be in quotes, as terminals paste a dropped
+ * file. */
 static Status add_word(Talk *t, char *word, size_t n)
 {
     char  *path = word;

@@ -68,8 +68,8 @@ static void note_step(Parity *p, ParityKind k, const char *key, int64_t i, doubl
     parity_record(p, k, fabs(got - want) / fabs(want), where);
 }
 
-/* The recorded short training: the same batch again and again; losses and norms are taken before each step.
- */
+/* The recorded short training: the same batch again and again; losses and norms are taken before each
+ * step. */
 static Status train_steps(Parity *p)
 {
     OptimConf o = {

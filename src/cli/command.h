@@ -1,6 +1,6 @@
 /* cli/command.h -- what a verb is: its forms, their options and the recipe sections it reads. A program is a
- * table of verbs (cli/commands.c is treb's). Usage, errors, the man page and shell completion come from it.
- */
+ * table of verbs (cli/commands.c is treb's). Usage, errors, the man page and shell completion come from
+ * it. */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
 

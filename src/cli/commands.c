@@ -1,5 +1,5 @@
-/* cli/commands.c -- the verbs of treb. A verb is a file cmd_<verb>.c that ends in its row, and its name here.
- */
+/* cli/commands.c -- the verbs of treb. A verb is a file cmd_<verb>.c that ends in its row, and its name
+ * here. */
 #include "cli/commands.h"
 
 /* In the order that `treb --help` lists them. */

@@ -1,5 +1,5 @@
-/* cli/data_render.c -- `treb data render`: what a chat template makes of conversations, one JSON line each.
- */
+/* cli/data_render.c -- `treb data render`: what a chat template makes of conversations, one JSON line
+ * each. */
 #include "base/folder.h"
 #include "cli/commands.h"
 #include "data/format.h"

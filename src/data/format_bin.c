@@ -134,8 +134,8 @@ static Status bin_read(const FormatFile *f, int64_t i, Record *r)
 
 static const char *const picture_settings[] = { "patch", "frames", "min_pixels", "max_pixels" };
 
-/* Files that were packed by a chat template do not suit a run that renders ChatML, which has no such setting.
- */
+/* Files that were packed by a chat template do not suit a run that renders ChatML, which has no such
+ * setting. */
 static Status template_suits(const FormatFile *f, const Json *have, const Json *want)
 {
     if (!json_has(have, "template") || json_has(want, "template")) return OK;

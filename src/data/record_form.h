@@ -1,5 +1,5 @@
-/* data/record_form.h -- brings the forms of records that users have into those that conversation_read reads.
- */
+/* data/record_form.h -- brings the forms of records that users have into those that conversation_read
+ * reads. */
 #ifndef DATA_RECORD_FORM_H
 #define DATA_RECORD_FORM_H
 
@@ -8,8 +8,8 @@
 /* Changes the record in place: renames columns ("messages=dialog,images=pictures": ours=theirs), turns
  * query/response, prompt/completion, question/answer and the like into instruction/output or messages, writes
  * the roles of other projects as ours, and puts pictures that no placeholder shows in front of the first
- * question.
- * Refused by name: what would change the meaning of the sample if it was dropped (objects, audios). */
+ * question. Refused by name: what would change the meaning of the sample if it was dropped (objects,
+ * audios). */
 MUST Status record_form(Json *record, const char *columns);
 MUST Status record_columns_check(const char *columns); /* E_CONFIG where the value of data.columns is none */
 

@@ -37,8 +37,8 @@ typedef struct ThriftText {
     size_t      n;
 } ThriftText;
 
-/* The fields of a struct, one a call; false at its end. Begin with *f zeroed; each field is read or skipped.
- */
+/* The fields of a struct, one a call; false at its end. Begin with *f zeroed; each field is read or
+ * skipped. */
 bool       thrift_next(Thrift *t, ThriftField *f);
 void       thrift_skip(Thrift *t, ThriftType type);
 int64_t    thrift_int(Thrift *t, const ThriftField *f); /* of any integer or boolean field */

@@ -28,8 +28,8 @@ bool        video_file_readable(void);             /* the libraries are built in
 bool        video_file_has_suffix(const char *name, size_t len);
 MUST Status video_file_info(VideoInfo *out, const VideoSource *from);
 MUST Status video_file_open(VideoFile **out, const VideoSource *from);
-/* The frame with this index, counted from 0 in the order of showing; indices do not fall from call to call.
- */
+/* The frame with this index, counted from 0 in the order of showing; indices do not fall from call to
+ * call. */
 MUST Status video_file_frame(VideoFile *f, int64_t index, Image *out);
 int64_t     video_file_at(const VideoFile *f);     /* the lowest index that can still be asked for */
 void        video_file_close(VideoFile *f);        /* NULL is fine */

@@ -1,5 +1,5 @@
-/* jinja/filters.c -- filters on one value: texts, numbers, defaults. filters_items.c has those on sequences.
- */
+/* jinja/filters.c -- filters on one value: texts, numbers, defaults. filters_items.c has those on
+ * sequences. */
 #include "jinja/jinja_private.h"
 
 #include <ctype.h>

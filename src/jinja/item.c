@@ -1,6 +1,6 @@
 /* jinja/item.c -- attributes, elements and slices, by the rules of Jinja's immutable sandbox: an attribute is
- * looked up before an element by o.x, after it by o['x'], and methods that change their object are refused.
- */
+ * looked up before an element by o.x, after it by o['x'], and methods that change their object are
+ * refused. */
 #include "jinja/jinja_private.h"
 
 #include <stdio.h>

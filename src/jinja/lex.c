@@ -108,8 +108,8 @@ static int octal_digits(const char *s, const char *end, int32_t *code)
     return n;
 }
 
-/* The escape after a backslash at s: its bytes, and the code point, -1 for none (a line break). 0: unknown.
- */
+/* The escape after a backslash at s: its bytes, and the code point, -1 for none (a line break). 0:
+ * unknown. */
 static int escape(const char *s, const char *end, int32_t *code)
 {
     static const char names[] = "abfnrtv\\'\"", codes[] = "\a\b\f\n\r\t\v\\'\"";

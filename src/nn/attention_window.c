@@ -1,6 +1,6 @@
 /* nn/attention_window.c -- grouped-query attention whose queries see the last `window` tokens alone: every
- * second layer, from the first (GPT-OSS), or every layer (Mistral). Its passes are those of nn/attention.c.
- */
+ * second layer, from the first (GPT-OSS), or every layer (Mistral). Its passes are those of
+ * nn/attention.c. */
 #include "nn/attention.h"
 
 static int64_t layers_below(const TextShape *t, int64_t x)

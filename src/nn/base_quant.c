@@ -111,8 +111,8 @@ static Status check_matrix(const Param *p, const CodeMatrix *m)
                     (long long)m->rows, (long long)m->K, NF4_BLOCK);
     if (c->count && cut)
         return fail(E_CONFIG, "model.base_quant = nf4: parallel.tp or parallel.etp cuts %s (%lld x %lld) "
-                    "inside blocks of %d elements; lower it, or use int8", p->piece[0].name, (long long)m->rows,
-                    (long long)m->K, NF4_BLOCK);
+                    "inside blocks of %d elements; lower it, or use int8", p->piece[0].name,
+                    (long long)m->rows, (long long)m->K, NF4_BLOCK);
     return OK;
 }
 

@@ -12,8 +12,8 @@ typedef struct MeasureConf {
     const char   *folder;        /* for trace.json; NULL: none is written */
 } MeasureConf;
 
-/* Called by all ranks; p gets what was measured, on rank 0 with the profiles of all. On failure p is closed.
- */
+/* Called by all ranks; p gets what was measured, on rank 0 with the profiles of all. On failure p is
+ * closed. */
 MUST Status profile_measure(Profile *p, const MeasureConf *conf);
 
 /* The recipe that is measured: as many steps as the windows need, and the output folder `folder`. The strings

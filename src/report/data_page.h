@@ -1,6 +1,6 @@
 /* report/data_page.h -- samples as the model sees them, as one HTML page: pictures with the grid of their
- * visual tokens, and the text as runs of trained, masked and visual tokens. For `treb data inspect --html`.
- */
+ * visual tokens, and the text as runs of trained, masked and visual tokens. For `treb data inspect
+ * --html`. */
 #ifndef REPORT_DATA_PAGE_H
 #define REPORT_DATA_PAGE_H
 
@@ -10,8 +10,8 @@
 /* The role of a token in training: a row predicts it, it is only read, or it is part of a picture. */
 typedef enum { TOKEN_MASKED, TOKEN_TRAINED, TOKEN_VISUAL } TokenRole;
 
-/* Neighbouring tokens shown together: all tokens of a picture, or the few whose bytes make whole characters.
- */
+/* Neighbouring tokens shown together: all tokens of a picture, or the few whose bytes make whole
+ * characters. */
 typedef struct TokenRun { TokenRole role; int64_t from, n, slice; } TokenRun;
 
 /* The next run at *at; false at the end. *slice counts pictures. */

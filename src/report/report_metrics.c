@@ -194,8 +194,8 @@ static bool is_key(const MetricsField *f, const char *key)
     return f->len == strlen(key) && !memcmp(f->key, key, f->len);
 }
 
-/* mem/peak_gib is the planned peak in lines of older versions; newer lines have both under their own names.
- */
+/* mem/peak_gib is the planned peak in lines of older versions; newer lines have both under their own
+ * names. */
 static void rename_peak(MetricsLine *l)
 {
     bool newer = false;

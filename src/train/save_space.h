@@ -1,6 +1,5 @@
 /* train/save_space.h -- bytes of the checkpoints of a run, and whether the disk has them, before the first
- * step.
- */
+ * step. */
 #ifndef TRAIN_SAVE_SPACE_H
 #define TRAIN_SAVE_SPACE_H
 

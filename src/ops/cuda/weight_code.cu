@@ -237,8 +237,8 @@ __device__ inline void unit_codes(float (&x)[UNIT], const Decode &d, const Table
     }
 }
 
-/* Rows, columns and widths are multiples of 8; bf16. Units of 8 are counted over the tile, fewer than 2^31.
- */
+/* Rows, columns and widths are multiples of 8; bf16. Units of 8 are counted over the tile, fewer than
+ * 2^31. */
 template <int FORMAT> __global__ void __launch_bounds__(THREADS) decode_units(bf16 *w, Decode d)
 {
     __shared__ Tables t;
