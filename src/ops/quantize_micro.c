@@ -99,9 +99,10 @@ static void encode_e2m1(const MicroMatrix *m, const float *x, float inverse, int
 /* The groups that begin in column k, of `rows` rows from r on, which share one scale. */
 static void quantize_group(const MicroMatrix *m, int64_t r, int64_t rows, int64_t k)
 {
-    float    x[NVFP4_GROUP * NVFP4_GROUP > MXFP8_GROUP ? NVFP4_GROUP * NVFP4_GROUP : MXFP8_GROUP];
+    float    x[NVFP4_GROUP * NVFP4_GROUP];   /* or one row of MXFP8_GROUP, which is less */
     bool     eight = m->z.format == PREC_MXFP8;
     int64_t  group = micro_group(m->z.format), n = min_i64(m->K - k, group);
+    x[0] = 0;                                /* rows and n are never 0, which no compiler can see */
     read_group(x, m, r, rows, k, n);
     uint32_t amax = cpu_quant_amax(x, rows * n);
     uint8_t  scale = eight ? e8m0_scale(amax) : nvfp4_scale(amax, m->tensor);
