@@ -13,7 +13,7 @@ check "accuracy before training"         has 'right before training +[0-9.]+ %'
 check "accuracy after training"          has 'right after +[0-9.]+ %'
 check "the control, beside chance"       has \
     'control with mismatched images +[0-9.]+ % +\(chance 1[0-9]\.[0-9] %\)'
-check "nine channels, before and after"  rows 4 '^  [a-z]+ +[0-9.]+ % +[0-9.]+ %' 9
+check "nine channels, before and after"  rows 4 '^  [^ ]+ +[0-9.]+ % +[0-9.]+ %' 9
 check "a dozen questions"                rows 5 '(right|wrong)' 12
 check "with the files of their images"   rows 5 'images/eval/[0-9]+[ab]?\.(png|jpg)' 11
 check "the report"                       grep -q '<html' "$tmp/demo/run/report.html"

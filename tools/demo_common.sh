@@ -19,13 +19,14 @@ ask() {
         --samples "$dir/$name.jsonl" >"$dir/$name.txt" 2>"$dir/$name.log" || { cat "$dir/$name.log"; exit 1; }
 }
 
+# Rows of the table end in "N of N"; the first line of the file names the model.
 # share NAME [CHANNEL...]: right answers in percent, of the given channels or of all
 share() {
     local name=$1; shift
     awk -v list="${*:-all}" 'BEGIN { split(list, l, " "); for (i in l) want[l[i]] = 1 }
-        $NF + 0 && $1 in want { right += $(NF - 2); n += $NF }
+        $(NF - 1) == "of" && $1 in want { right += $(NF - 2); n += $NF }
         END { printf "%.1f", n ? 100 * right / n : 0 }' "$dir/$name.txt"
 }
 
 # channels NAME: the channels of the table, in its order
-channels() { awk '$NF + 0 && $1 != "channel" && $1 != "all" { print $1 }' "$dir/$1.txt"; }
+channels() { awk '$(NF - 1) == "of" && $1 != "all" { print $1 }' "$dir/$1.txt"; }
