@@ -48,7 +48,7 @@ static Json *row_json(const EvalRow *r)
                      "correct", (json_int_t)r->correct, "accuracy", eval_accuracy(r));
 }
 
-/* "the checkpoint after step 60", "random weights of tiny", "org/name with the adapter runs/x/last" */
+/* "runs/x/last (after step 60)", "random weights of tiny", "org/name with the adapter runs/x/last" */
 static void name_model(char *out, size_t cap, const Ask *a)
 {
     const struct cfg_model *m = &a->recipe.model;
