@@ -183,7 +183,6 @@ static void exposed_and_hidden(void)
            "%g %g %g", b.t.exposed[GR_shard_dp_cp], b.t.exposed[GR_shard_edp], b.t.forward);
 }
 
-/* Copies wait for compute, and compute for copies, at events. */
 /* Passes of a stage follow each other in an order that a dry run does not have: each takes its own calls, and
  * a slower pass before it makes none shorter. The last micro-batch is the only one, or follows another. */
 static void passes_begin_idle(void)
@@ -213,6 +212,7 @@ static void passes_begin_idle(void)
     }
 }
 
+/* Copies wait for compute, and compute for copies, at events. */
 static void copy_streams(void)
 {
     Bench b = { .hw = plain() };
@@ -436,6 +436,47 @@ static void any_schedule(void)
 }
 
 /* An overlapped forward and backward hide a part of the expert dispatch, and not more. */
+/* Two overlapped passes take no less than their calls with equal rows for all ranks: of uneven ones another
+ * rank is the busiest from call to call. CPU ranks hide reductions behind all of their compute. */
+static void uneven_calls_even_out(void)
+{
+    Bench b = { .hw = plain(), .conf = { .ranks = { .layout = { .ep = 2 }, .micro = 2 } } };
+    begin(&b);
+    phase(&b, COST_FORWARD, 0, false);
+    call(&b, GR_etp_ep, 0, CALL_ALL_TO_ALL, 2, 2, 200000000, 0), join(&b, GR_etp_ep, 0);
+    call(&b, GR_tp, 0, CALL_ALL_GATHER, 2, 2, 100000000, 0), join(&b, GR_tp, 0);
+    end(&b);
+    EXPECT(near(b.t.exposed[GR_etp_ep], 2 * USUAL_UNEVEN) && near(b.t.run[0][0].even[0], 2 + 1) &&
+               b.t.run[0][0].even[1] == 0,
+           "%g, even %g", b.t.exposed[GR_etp_ep], b.t.run[0][0].even[0]);
+    EngineOverlap cpu = engine_overlap("cpu"), gpu = engine_overlap("cuda");
+    EXPECT(cpu.held == 0 && cpu.dp_hides == 1 && gpu.dp_hides == engine_row_at(0)->dp_hides, "overlap");
+}
+
+/* The all-gather of weights hides behind the next forward as far as that leaves the link free. */
+static void gathers_share_links(void)
+{
+    for (int inter = 0; inter <= 1; inter++) {
+        Bench b = { .hw = plain() };
+        DryStep d;
+        begin(&b);
+        phase(&b, COST_FORWARD, 0, false);
+        op(&b, OP_gemm, 3e12, 0);
+        call(&b, GR_tp, 0, CALL_ALL_GATHER, 2, 2, 400000000, 0), join(&b, GR_tp, 0);         /* 4 s */
+        phase(&b, COST_UPDATE, 0, true);
+        call(&b, GR_dp_cp, 0, CALL_ALL_TO_ALL, 2, 2, inter ? 0 : 500000000, inter ? 250000000 : 0);
+        op(&b, OP_gemm, 1e12, 0);                                                            /* hides 1 s */
+        phase(&b, COST_GATHER, 0, true), join(&b, GR_dp_cp, 0);
+        end(&b);
+        StepAsk ask = { .hw = &b.hw, .pipe = { 1, 1, 1, 0, 0 }, .dtype = F32, .ranks = 2, .tokens = 1,
+                        .flops = 1 };
+        EXPECT_OK(timeline_step(&d, &ask, &b.t, 1, NULL));
+        double left = b.t.gather.seconds, apart = fmax(0, left - 7), shared = fmax(0, left + 4 - 7);
+        EXPECT(near(d.exposed[GR_dp_cp], inter ? apart : shared) && left > 3, "%d: %g of %g", inter,
+               d.exposed[GR_dp_cp], left);
+    }
+}
+
 static void overlap_hides(void)
 {
     static StageTime t[1];
@@ -451,7 +492,7 @@ static void overlap_hides(void)
     double           saved = 3 * e->hides * 6 * (1 - e->held); /* three overlapped pairs */
     EXPECT(near(x.end, 4 * 36 - saved) && near(x.hidden[0], saved), "%g, want %g", x.end, 4 * 36 - saved);
     schedule_close(&x);
-    t[0].run[0][0].sent = t[0].run[0][1].sent = 17.5;       /* links are busy for all but one second */
+    t[0].run[0][0].even[1] = t[0].run[0][1].even[1] = 17.5;  /* a link is busy for all but one second */
     EXPECT_OK(schedule_open(&x, t, &s, &hw));
     saved = 3 * 1 * (1 - e->held);
     EXPECT(near(x.end, 4 * 36 - saved), "%g, want %g", x.end, 4 * 36 - saved);
@@ -568,6 +609,8 @@ int main(void)
     RUN(uneven_stages);
     RUN(any_schedule);
     RUN(overlap_hides);
+    RUN(uneven_calls_even_out);
+    RUN(gathers_share_links);
     RUN(bottlenecks);
     RUN(dry_run_of_a_model);
     return lab_report();

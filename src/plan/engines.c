@@ -27,3 +27,13 @@ const EngineRow *engine_row(const char *name)
 }
 
 const EngineRow *engine_row_at(int i) { return i >= 0 && i < ROWS ? &rows[i] : NULL; }
+
+/* Links of CPU ranks hold no multiprocessors, so they slow no compute and reductions hide behind all of it:
+ * measured over simulated links (tests/test_walls.c). */
+static const EngineOverlap cpu_overlap = { .hides = 0.8, .dp_hides = 1, .held = 0 };
+
+EngineOverlap engine_overlap(const char *backend)
+{
+    const EngineRow *e = &rows[0];
+    return !strcmp(backend, "cpu") ? cpu_overlap : (EngineOverlap){ e->hides, e->dp_hides, e->held };
+}

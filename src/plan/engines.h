@@ -16,8 +16,12 @@ typedef struct EngineRow {
     double      sinks, delta;    /* factors on layers with sinks and biases; on delta nets */
 } EngineRow;
 
+/* What this trainer's overlap gives on a backend; the shares of EngineRow. */
+typedef struct EngineOverlap { double hides, dp_hides, held; } EngineOverlap;
+
 const EngineRow *engine_row(const char *name); /* NULL: none such */
 const EngineRow *engine_row_at(int i);         /* NULL past the last; 0: this trainer */
+EngineOverlap    engine_overlap(const char *backend);
 extern const char engine_choices[];            /* "|treb|megatron|…" */
 
 #endif

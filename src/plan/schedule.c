@@ -36,18 +36,14 @@ static double dispatch_wait(const RunTime *r)
     return fmin(waits, r->dispatch);
 }
 
-/* Links of CPU ranks hold no multiprocessors and slow no compute: measured over simulated links
- * (tests/test_walls.c). */
-static const double CPU_HIDES = 0.8;
-
-/* Seconds that overlapping two passes saves: together they take no less than their calls. */
+/* Seconds that overlapping two passes saves: together they take no less than the even share of their calls,
+ * since the rank that sends most is another one from call to call. */
 static double saved(const ScheduleWalk *w, const RunTime *f, const RunTime *b)
 {
-    const EngineRow *e = engine_row_at(0);
-    bool   cpu = !strcmp(w->hw->backend, "cpu");
-    double hides = cpu ? CPU_HIDES : e->hides, held = cpu ? 0 : e->held;
-    double most = fmax(0, f->seconds + b->seconds - f->sent - b->sent);
-    return fmin(hides * (dispatch_wait(f) + dispatch_wait(b)), most) * (1 - held);
+    EngineOverlap e = engine_overlap(w->hw->backend);
+    double calls = fmax(f->even[0] + b->even[0], f->even[1] + b->even[1]);
+    double most = fmax(0, f->seconds + b->seconds - calls);
+    return fmin(e.hides * (dispatch_wait(f) + dispatch_wait(b)), most) * (1 - e.held);
 }
 
 static ScheduleSpan *span_of(const ScheduleWalk *w, int stage, int i)

@@ -16,10 +16,12 @@ struct Timeline {
     Hardware   hw;
     Precision  precision;
     double     uneven;
+    EngineOverlap overlap;
     double     device, host, link[2];            /* when each is free; links: intra-node, inter-node */
     double            until[LEDGER_GROUPS][DEVICE_CALLS]; /* when a call ends */
     double            least[LEDGER_GROUPS][DEVICE_CALLS]; /* seconds of it that nothing hides */
-    double            sent[2];                   /* seconds of a phase that each link carries */
+    double            sent[2], even[2];          /* seconds of a phase that each link carries; even: with
+                                                    equal rows for all ranks */
     int               sender[2];                 /* the group of its last call */
     bool       stages, single;                   /* of a pipeline; one micro-batch a step */
     double     lane[COPY_STREAMS], mark[COPY_EVENTS];
@@ -125,7 +127,7 @@ static void meter_op(CostListener *m, const Ledger *l, int op, double flops, int
     p->host += kind_of(op).kernels * p->hw.launch;
     starved = fmax(0, p->host - p->device);
     p->device += starved;
-    seconds += engine_row_at(0)->held * fmin(seconds, fmax(0, fmax(p->link[0], p->link[1]) - p->device));
+    seconds += p->overlap.held * fmin(seconds, fmax(0, fmax(p->link[0], p->link[1]) - p->device));
     p->device += seconds;
     note_op(p, l, op, seconds, starved, flops);
 }
@@ -142,6 +144,9 @@ static bool is_dispatch(int group)
 /* Gathers of weights and reductions of gradients, inside a replica and over replicas. */
 static bool is_sharing(int group) { return group >= GR_shard_dp_cp && group <= GR_copy_ep_edp; }
 
+/* Rows of the busiest rank in calls of a group over the even share. */
+static double uneven_of(const Timeline *p, int group) { return is_dispatch(group) ? p->uneven : 1; }
+
 /* A ring over all members, with few hops between nodes; beyond 64 members a tree is used. */
 static double ring_delay(const Hardware *h, const CostCall *c)
 {
@@ -154,7 +159,7 @@ static Transfer transfer_of(const Timeline *p, const CostCall *c)
 {
     const Hardware *h = &p->hw;
     double intra = h->intra_bw * h->intra_share, inter = h->inter_bw * h->inter_share;
-    double u = is_dispatch(c->group) ? p->uneven : 1;
+    double u = uneven_of(p, c->group);
     Transfer t = { u * (double)c->intra_node / intra, u * (double)c->inter_node / inter,
                    c->inter_node ? h->inter_delay : h->intra_delay };
     if (c->kind == CALL_ALL_TO_ALL || c->kind == CALL_SEND || c->kind == CALL_PUSH) return t;
@@ -181,7 +186,7 @@ static void host_call(Timeline *p, const CostCall *c)
 /* The end of a call of so many seconds that is started now. */
 static double occupy_link(Timeline *p, int link, double now, double seconds, int group)
 {
-    p->sent[link] += seconds, p->sender[link] = group;
+    p->sent[link] += seconds, p->even[link] += seconds / uneven_of(p, group), p->sender[link] = group;
     return p->link[link] = fmax(now, p->link[link]) + seconds;
 }
 
@@ -208,7 +213,7 @@ static void meter_start(CostListener *m, const CostCall *c)
     if (t.inter > 0) ends = fmax(ends, occupy_link(p, 1, now, t.inter, c->group));
     p->until[c->group][c->slot] = ends + t.delay;
     if (is_dispatch(c->group)) run_of(p)->dispatch += seconds;
-    p->least[c->group][c->slot] = is_sharing(c->group) ? (1 - engine_row_at(0)->dp_hides) * seconds : 0;
+    p->least[c->group][c->slot] = is_sharing(c->group) ? (1 - p->overlap.dp_hides) * seconds : 0;
     note_call(p, c, seconds);
 }
 
@@ -286,14 +291,15 @@ static void end_phase(Timeline *p)
     if (!p->on) return;
     finish_calls(p);
     double took = p->device - p->since;
-    run_of(p)->seconds += took, run_of(p)->sent += fmax(p->sent[0], p->sent[1]);
+    run_of(p)->seconds += took;
+    for (int k = 0; k < 2; k++) run_of(p)->even[k] += p->even[k];
     if (in_run(p)) *(p->phase == COST_FORWARD ? &t->forward : &t->backward) += took;
 }
 
 static void restart(Timeline *p)
 {
     Timeline fresh = { .meter = p->meter, .hw = p->hw, .precision = p->precision, .uneven = p->uneven,
-                       .stages = p->stages, .single = p->single };
+                       .overlap = p->overlap, .stages = p->stages, .single = p->single };
     *p = fresh;
 }
 
@@ -307,7 +313,8 @@ static void meter_phase(CostListener *m, CostPhase what, int chunk, bool last)
     }
     end_phase(p);
     if (begins_idle(p, what, last)) idle_links(p);
-    p->sent[0] = p->sent[1] = 0;
+    for (int k = 0; k < 2; k++)                             /* the update has started the gather's calls */
+        p->sent[k] = p->even[k] = what == COST_GATHER ? fmax(0, p->link[k] - p->device) : 0;
     p->on = true, p->phase = what, p->chunk = chunk, p->last = last, p->since = p->device;
     if (what == COST_FORWARD) p->host = p->device;
     if (what <= COST_BACKWARD && chunk >= p->time.chunks) p->time.chunks = chunk + 1;
@@ -327,7 +334,7 @@ Status timeline_open(Timeline **out, const Hardware *hw, const EngineConf *conf,
     bool   shared = conf->ranks.layout.ep > 1 && !conf->balance;
     if (!p) return fail(E_FIT, "no host memory for a timeline");
     p->hw = *hw, p->hw.launch = launch_time(hw, conf), p->precision = conf->precision.format;
-    p->uneven = shared ? uneven : 1;
+    p->uneven = shared ? uneven : 1, p->overlap = engine_overlap(hw->backend);
     p->stages = conf->ranks.layout.pp > 1, p->single = conf->ranks.micro <= 1;
     p->meter  = (CostListener){ meter_op, meter_start, meter_join, meter_fetch, meter_side, meter_phase,
                                 NULL, NULL };

@@ -32,7 +32,7 @@ typedef struct RunTime {
     double exposed[LEDGER_GROUPS];       /* it waits for a collective, by group */
     double copies;                       /* it waits for host copies */
     double dispatch;                     /* its token dispatch takes, exposed or not */
-    double sent;                         /* its calls on the link that carries more */
+    double even[2];                      /* its calls on each link, with equal rows: intra-node, network */
     double send;                         /* from the end until the next stage has the result */
 } RunTime;
 

@@ -42,8 +42,17 @@ Stream timeline_stream(Stream full, int64_t doc, int64_t picture)
     return full;
 }
 
-/* The all-gather of a stage overlaps with its first forward, layer by layer. */
-static double exposed_gather(const StageTime *s) { return fmax(0, s->gather.seconds - s->forward); }
+/* The all-gather of a stage overlaps with its first forward, layer by layer, and shares the links with it. */
+static double exposed_gather(const StageTime *s)
+{
+    double together = fmax(s->forward, s->gather.seconds);
+    for (int k = 0; k < 2; k++) {
+        double calls = s->gather.even[k];
+        for (int v = 0; v < s->chunks; v++) calls += s->run[v][PIPE_FORWARD].even[k];
+        together = fmax(together, calls);
+    }
+    return s->gather.seconds > 0 ? together - s->forward : 0;
+}
 
 static double sum(const double *v, int n)
 {
