@@ -197,14 +197,14 @@ size_t dryrun_peak(const DryRun *d, int *stage)
     return most;
 }
 
-static const double WELL = 0.92, TIGHT = 0.97;               /* shares of the capacity */
+static const double TIGHT = 0.97;                            /* share of the capacity */
 
 double fit_limit(const Hardware *hw) { return TIGHT * hw->capacity - hw->fixed; }
 
 Fit fit_of(double bytes, const Hardware *hw)
 {
     double share = (bytes + hw->fixed) / hw->capacity;
-    return share <= WELL ? FIT_WELL : share <= TIGHT ? FIT_TIGHT : FIT_NOT;
+    return share <= FIT_WELL_SHARE ? FIT_WELL : share <= TIGHT ? FIT_TIGHT : FIT_NOT;
 }
 
 const char *fit_word(Fit f)

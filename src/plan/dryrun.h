@@ -53,6 +53,7 @@ MUST Status dryrun_shape(ModelShape *s, char *from, size_t n, const struct cfg_m
 int         dryrun_ranks(const struct cfg_parallel *p);
 
 /* Whether so many bytes fit, beside what libraries take. */
+#define FIT_WELL_SHARE 0.92              /* of a rank's memory: what takes more is tight */
 typedef enum { FIT_WELL, FIT_TIGHT, FIT_NOT } Fit;
 Fit         fit_of(double bytes, const Hardware *hw);
 double      fit_limit(const Hardware *hw);                     /* the most bytes that fit, tight */

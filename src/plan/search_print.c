@@ -1,12 +1,12 @@
 /* plan/search_print.c -- a search as text: the ranking, the reasons, what does not fit and by how much. */
 #include "plan/accuracy.h"
+#include "plan/dryrun.h"
 #include "plan/search.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { SHOWN = 8, MOST_GPUS = 1 << 15, LONG = 8192 };
-
 
 static void print_task(FILE *out, const Search *s)
 {
@@ -45,11 +45,16 @@ static void print_place(FILE *out, const Search *s, int i)
 
 static void print_ranking(FILE *out, const Search *s)
 {
+    bool tight = false;
     fprintf(out, "\n  #  layout                      zero  mbs micro analytic dry run  step s dry run"
             "   tok/s TFLOPS  MFU  recompute, states\n");
     fprintf(out, "                                                  GB, peak                       "
             " per GPU       %%\n");
-    for (int i = 0; i < s->places; i++) print_place(out, s, i);
+    for (int i = 0; i < s->places; i++) {
+        print_place(out, s, i);
+        tight |= s->found[i].tight;
+    }
+    if (tight) fprintf(out, "  !  more than %.0f %% of the memory\n", 100 * FIT_WELL_SHARE);
 }
 
 static void print_lines(FILE *out, const char *title, const TextLines *l)
