@@ -37,8 +37,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (
-    AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, Qwen3VLConfig,
-    Qwen3VLForConditionalGeneration, Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration,
+    AutoModelForCausalLM, Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration, Qwen3Config, Qwen3ForCausalLM,
+    Qwen3MoeConfig, Qwen3MoeForCausalLM, Qwen3VLConfig, Qwen3VLForConditionalGeneration, Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
 )
 
 FAMILIES = {
@@ -46,6 +47,7 @@ FAMILIES = {
     "qwen3_vl": (Qwen3VLConfig, Qwen3VLForConditionalGeneration),
     "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "qwen3_5_moe": (Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration),
 }
 OPTIMIZER = "AdamW lr 1e-3 betas 0.9 0.95 eps 1e-8 weight_decay 0.1 (all parameters), clip 1.0"
 STEPS = 5
@@ -80,7 +82,7 @@ class Case:
 # ---------------------------------------------------------------------------------------------------- configurations
 
 def is_vl(family):
-    return family.startswith("qwen3_vl")
+    return family.startswith("qwen3_vl") or family == "qwen3_5_moe"
 
 
 def is_moe(family):
@@ -132,8 +134,12 @@ def draw_weight(name, shape, case, gen):
         noise *= case.patch_scale
     if name.endswith("bias"):
         return 0.1 * noise
+    if name.endswith("A_log"):  # some heads of a delta net keep their state over many tokens
+        return torch.log(0.005 * 400 ** torch.rand(shape, generator=gen))
     if len(shape) == 1:
         return 1 + 0.1 * noise
+    if name.endswith("conv1d.weight"):
+        return noise / shape[-1] ** 0.5
     if "embed_tokens" in name:
         return (0.25 if case.tied else 0.5) * noise
     if "pos_embed" in name:
@@ -304,7 +310,7 @@ class Recorder:
 
     @staticmethod
     def vision(out):
-        named = {f"vision.deepstack.{j}": f for j, f in enumerate(out.deepstack_features)}
+        named = {f"vision.deepstack.{j}": f for j, f in enumerate(getattr(out, "deepstack_features", []))}
         return {"vision.hidden": out.pooler_output, **named}
 
     def close(self):
@@ -536,7 +542,7 @@ def random_row(rng, media):
 
 def random_case(seed):
     rng = random.Random(seed)
-    family = list(FAMILIES)[seed % 4]
+    family = list(FAMILIES)[seed % 4]  # the families before Qwen3.5
     text = random_text(rng, family)
     case = Case(f"r{seed}-{family}", family, text, rows=[], tied=rng.random() < 0.4, seed=1000 + seed)
     if is_vl(family):
