@@ -11,14 +11,18 @@
 
 /* ---- round trips ---- */
 
-static void compare_files(const char *from, const char *to)
+static void compare_files(const char *from, const char *to, const ModelShape *s)
 {
     SafeTensors a, b;
+    int empty = 0;
     EXPECT_OK(st_open(&a, from));
     EXPECT_OK(st_open(&b, to));
-    EXPECT(a.count == b.count, "%s: %d tensors, saved %d", from, a.count, b.count);
+    for (int i = 0; i < a.count; i++) empty += shape_is_empty_shared(s, a.tensor[i].name);
+    EXPECT(a.count - empty == b.count, "%s: %d tensors, %d of no shared expert, saved %d", from, a.count,
+           empty, b.count);
     for (int i = 0; i < a.count; i++) {
         const StTensor *x = &a.tensor[i], *y = st_find(&b, x->name);
+        if (shape_is_empty_shared(s, x->name)) continue;
         EXPECT(y && y->dtype == x->dtype && y->bytes == x->bytes && !memcmp(y->data, x->data, x->bytes),
                "%s: %s is not saved as it was loaded", from, x->name);
     }
@@ -41,7 +45,7 @@ static void saves_what_it_loads(void)
         EXPECT_OK(st_open(&st, dir));
         EXPECT_OK(weights_load(&b.m, &b.be, &st, NULL));
         EXPECT_OK(weights_save(&b.m, &b.be, folder(e->d_name), F32, 0));
-        compare_files(dir, folder(e->d_name));
+        compare_files(dir, folder(e->d_name), &s);
         st_close(&st);
         bound_close(&b);
         n++;
@@ -298,7 +302,7 @@ static void ignored_mtp_is_reported(void)
     EXPECT(strstr(text, "2 tensors mtp.*") && !strstr(text, "does not use"), "logged: %s", text);
     EXPECT_OK(weights_load(&b.m, &b.be, &st, NULL));
     EXPECT_OK(weights_save(&b.m, &b.be, folder("mtp-saved"), F32, 0));
-    compare_files("tests/gold/qwen3-next", folder("mtp-saved"));
+    compare_files("tests/gold/qwen3-next", folder("mtp-saved"), &b.m.shape);
     st_close(&st);
     bound_close(&b);
 }

@@ -99,6 +99,33 @@ static void spellings(void)
            "flags of text_config that do not count");
 }
 
+/* Keys that public files leave out, or have as null, and that classes of transformers have defaults for. */
+static void keys_left_out(void)
+{
+    ModelShape s;
+    EXPECT_OK(read_config(&s, "{\"model_type\": \"llama\", \"rope_scaling\": null, "
+                              "\"torch_dtype\": \"float16\"}"));
+    EXPECT(s.text.theta == 10000 && s.dtype == F16, "Llama 2 has no rope_theta: %g", s.text.theta);
+    EXPECT_OK(read_config(&s, "{\"model_type\": \"mistral\", \"rope_theta\": 1e4}"));
+    EXPECT(s.text.window == 4096 && s.text.window_all, "window %lld", (long long)s.text.window);
+    EXPECT_OK(read_config(&s, "{\"model_type\": \"mistral\", \"rope_theta\": 1e4, "
+                              "\"sliding_window\": null}"));
+    EXPECT(!s.text.window, "window %lld", (long long)s.text.window);
+    EXPECT_OK(read_config(&s, "{\"model_type\": \"olmoe\", \"rope_theta\": 1e4, \"clip_qkv\": null}"));
+    EXPECT(s.text.pad_id == 1, "pad_token_id %lld", (long long)s.text.pad_id);
+    EXPECT_OK(read_config(&s, "{\"model_type\": \"olmoe\", \"rope_theta\": 1e4, \"pad_token_id\": null}"));
+    EXPECT(s.text.pad_id == -1, "pad_token_id %lld", (long long)s.text.pad_id);
+    EXPECT_OK(read_config(&s, "{\"model_type\": \"deepseek_v3\", \"rope_theta\": 1e4, \"hidden_size\": 15, "
+                              "\"num_attention_heads\": 3, \"num_key_value_heads\": 3, "
+                              "\"n_shared_experts\": null}"));
+    EXPECT(!s.text.shared, "shared experts of width %lld", (long long)s.text.shared);
+    EXPECT_OK(read_config(&s, "{\"model_type\": \"qwen3_next\", \"rope_theta\": 1e7, "
+                              "\"shared_expert_intermediate_size\": 0}"));
+    EXPECT(!s.text.shared, "shared experts of width %lld", (long long)s.text.shared);
+    EXPECT_OK(read_config(&s, "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"num_hidden_layers\": 2, "
+                              "\"layer_types\": [\"full_attention\", \"full_attention\"]}"));
+}
+
 static void refusals(void)
 {
     static const struct { const char *config, *says;
@@ -145,6 +172,25 @@ static void refusals(void)
           "{\"deepstack_visual_indexes\": [40]}}",
           "block 40 of 27" },
         { "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"dtype\": \"int3\"}", "int3" },
+        { "{\"model_type\": \"llama\", \"attention_dropout\": 0.1}", "attention_dropout is set" },
+        { "{\"model_type\": \"llama\", \"mlp_bias\": true}", "mlp_bias is set" },
+        { "{\"model_type\": \"llama\", \"no_rope_layers\": [1, 0]}", "no_rope_layers is set" },
+        { "{\"model_type\": \"llama\", \"rope_scaling\": {\"type\": \"linear\"}}", "type linear: factor" },
+        { "{\"model_type\": \"olmoe\", \"rope_theta\": 1e4, \"clip_qkv\": 8.0}", "clip_qkv is set" },
+        { "{\"model_type\": \"mixtral\", \"rope_theta\": 1e6, \"router_jitter_noise\": 0.1}",
+          "router_jitter_noise is set" },
+        { "{\"model_type\": \"deepseek_v3\", \"rope_theta\": 1e4, \"moe_layer_freq\": 2}",
+          "moe_layer_freq = 2" },
+        { "{\"model_type\": \"gpt_oss\", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e4}}}",
+          "rope_parameters.full_attention" },
+        { "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"layer_types\": [\"full_attention\", "
+          "\"sliding_attention\"]}",
+          "layer_types[1] = sliding_attention" },
+        { "{\"model_type\": \"mistral\", \"rope_theta\": 1e6, \"sliding_window\": 8, \"layer_types\": "
+          "[\"full_attention\"]}",
+          "layer_types[0] = full_attention" },
+        { "{\"model_type\": \"qwen3_next\", \"rope_theta\": 1e7, \"shared_expert_intermediate_size\": -1}",
+          "shared_expert_intermediate_size = -1" },
     };
     ModelShape s;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -159,6 +205,7 @@ int main(void)
 {
     RUN(known_models);
     RUN(spellings);
+    RUN(keys_left_out);
     RUN(refusals);
     return lab_report();
 }

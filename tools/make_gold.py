@@ -469,6 +469,24 @@ def recorded_cases():
             ),
             rows=[Row([("image", 4, 4), ("text", 4), ("image", 2, 8), ("text", 8)])],
         ),
+        Case(
+            "vl-delta", "qwen3_5_moe", seed=5,
+            vision={k: v for k, v in dict(vision, out_hidden_size=20, depth=1, hidden_size=12, num_heads=1).items()
+                    if k != "deepstack_visual_indexes"},
+            text=dict(
+                vocab_size=79, hidden_size=20, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
+                head_dim=24, linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=6,
+                linear_value_head_dim=10, linear_conv_kernel_dim=3, moe_intermediate_size=9, num_experts=4,
+                num_experts_per_tok=2, shared_expert_intermediate_size=11, router_aux_loss_coef=0.02,
+                layer_types=["linear_attention", "full_attention"], max_position_embeddings=512,
+                rope_parameters=dict(rope_type="default", rope_theta=250.0, partial_rotary_factor=0.5,
+                                     mrope_interleaved=True, mrope_section=[2, 2, 2]),
+            ),
+            rows=[
+                Row([("text", 4), ("image", 4, 6), ("text", 5), ("video", 3, 2, 4), ("text", 6)]),
+                Row([("image", 2, 2), ("image", 6, 2), ("text", 7)], pad="left"),
+            ],
+        ),
     ]
 
 

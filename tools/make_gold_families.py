@@ -29,13 +29,6 @@ from make_gold import GAP_FIRST, GAP_TRAIN, IGNORE, OPTIMIZER, STEPS, Case, Row,
 MTP_WEIGHT = 0.3
 
 
-class NoExperts(nn.Module):
-    """In place of shared experts of width 0."""
-
-    def forward(self, x):
-        return torch.zeros_like(x)
-
-
 class FurtherTokens(nn.Module):
     """The layer behind the last: predicts the token after the next."""
 
@@ -72,9 +65,6 @@ class Reference(nn.Module):
         self.layers = config.num_hidden_layers
         self.aux_coef = getattr(config, "router_aux_loss_coef", None) if has_aux(case) else None
         self.mtp = FurtherTokens(self.model).float() if config.to_dict().get("num_nextn_predict_layers") else None
-        for module in self.modules():
-            if getattr(module, "shared_experts", None) is not None and not case.text.get("n_shared_experts", 1):
-                module.shared_experts = NoExperts()
 
     def named(self):
         """Parameters and router biases by the names of memory."""
@@ -269,7 +259,7 @@ def recorded_cases():
                  num_experts_per_tok=2, shared_expert_intermediate_size=9, rms_norm_eps=1e-6,
                  router_aux_loss_coef=0.02, rope_parameters=rope(10000.0, partial_rotary_factor=0.5))
     return [
-        # no low-rank queries, one group, no shared expert
+        # no low-rank queries, one group, no shared expert: its weights are tensors without elements
         Case("deepseek-plain", "deepseek_v3", seed=31, rows=rows, text=dict(
             common, **latent, **experts, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3,
             q_lora_rank=None, n_routed_experts=5, n_shared_experts=0, n_group=1, topk_group=1, rms_norm_eps=1e-5,
@@ -322,11 +312,20 @@ def recorded_cases():
         Case("qwen3_5-text", "qwen3_5_moe_text", seed=42, rows=rows, text=dict(
             common, **delta, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"],
             linear_num_key_heads=3, linear_num_value_heads=3)),
+        # no shared expert, all experts for a token, one key head
+        Case("qwen3_5-plain", "qwen3_5_moe_text", seed=46, rows=rows, text=dict(
+            common, **dict(delta, num_experts=3, num_experts_per_tok=3, shared_expert_intermediate_size=0),
+            num_hidden_layers=2, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=1,
+            linear_num_value_heads=2)),
         Case("llama", "llama", seed=37, rows=rows, tied=True, text=dict(
             common, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=8,
             intermediate_size=34, rms_norm_eps=1e-5,
             rope_parameters=dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
                                  high_freq_factor=4.0, original_max_position_embeddings=32))),
+        Case("llama-linear", "llama", seed=47, rows=rows, text=dict(
+            common, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=10,
+            intermediate_size=14, rms_norm_eps=1e-5, attention_bias=True,
+            rope_parameters=dict(rope_type="linear", rope_theta=100.0, factor=4.0))),
         Case("mistral", "mistral", seed=38, rows=rows, text=dict(
             common, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=3, head_dim=6,
             intermediate_size=34, sliding_window=5, rms_norm_eps=1e-5, rope_parameters=rope(10000.0))),

@@ -198,11 +198,24 @@ static Status add_gradient(Parity *p, const Param *q, int k)
     return q->form == FORM_LORA_B ? turn_lora_b(q, v->data) : OK;
 }
 
+/* Gradients of shared experts of width 0: none, or zeros for their gate. */
+static Status add_empty_shared(Parity *p)
+{
+    for (int i = 0; i < p->c.expected.count; i++) {
+        const StTensor *want = &p->c.expected.tensor[i];
+        ParityValue *v;
+        if (!strncmp(want->name, "grad.", 5) && shape_is_empty_shared(&p->c.shape, want->name) &&
+            want->rank <= PIECE_DIM)
+            TRY(value_add(p, &v, want->name, want->rank, want->shape));
+    }
+    return OK;
+}
+
 Status parity_add_gradients(Parity *p)
 {
     for (int i = 0; i < p->e.model.params.n; i++) {
         const Param *q = p->e.model.params.p[i];
         for (int k = 0; q->step.has_grad && k < q->pieces; k++) TRY(add_gradient(p, q, k));
     }
-    return OK;
+    return add_empty_shared(p);
 }

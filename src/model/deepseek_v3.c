@@ -4,8 +4,9 @@
 #include "model/moe_shape.h"
 
 static const TextDefaults defaults = { .vocab = 129280, .hidden = 7168, .layers = 61, .heads = 128,
-                                       .kv_heads = 128, .ffn = 18432, .experts = 256, .per_token = 8,
-                                       .expert_ffn = 2048, .renorm = true, .no_qk_norm = true };
+                                       .kv_heads = 128, .head_dim = 64, .ffn = 18432,
+                                       .experts = 256, .per_token = 8, .expert_ffn = 2048,
+                                       .renorm = true, .no_qk_norm = true };
 
 static Status latent(TextShape *t, const Json *o)
 {

@@ -42,6 +42,12 @@ const ModelNames names_usual = { .router = "mlp.gate", .shared = "mlp.shared_exp
 
 const ModelNames *shape_names(const ModelShape *s) { return s->names ? s->names : &names_usual; }
 
+bool shape_is_empty_shared(const ModelShape *s, const char *tensor)
+{
+    const char *shared = shape_names(s)->shared;
+    return shared && !s->text.shared && s->text.E && strstr(tensor, shared);
+}
+
 bool shape_is_sparse(const TextShape *t, int64_t layer)
 {
     return ffn_moe.layers_below(t, layer + 1) > ffn_moe.layers_below(t, layer);

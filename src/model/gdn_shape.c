@@ -63,7 +63,10 @@ Status shape_gdn(TextShape *t, const Json *o)
     bool gate;
     TRY(layers(t, o));
     TRY(heads(&t->gdn, o));
-    TRY(shape_dim(o, "shared_expert_intermediate_size", 512, 1 << 24, &t->shared));
+    TRY(json_int(o, "shared_expert_intermediate_size", 512, &t->shared));
+    if (t->shared < 0 || t->shared > 1 << 24)
+        return fail(E_DATA, "shared_expert_intermediate_size = %lld: must be positive, or 0: no "
+                    "shared expert", (long long)t->shared);
     TRY(json_flag(o, "attn_output_gate", true, &gate));
     if (!gate) return fail(E_DATA, "attn_output_gate = false: attention of this family has a gate");
     t->gated = t->zero_centred = true;

@@ -8,7 +8,7 @@ static const TextDefaults defaults = { .vocab = 201088, .hidden = 2880, .layers 
                                        .kv_heads = 8,
                                        .head_dim = 64, .ffn = 2880, .experts = 128, .per_token = 4,
                                        .expert_ffn = 2880, .renorm = true, .eps = 1e-5, .theta = 150000,
-                                       .aux_coef = 0.9, .no_qk_norm = true };
+                                       .aux_coef = 0.9, .no_qk_norm = true, .mixed_layers = true };
 
 static const ModelNames names = { .router = "mlp.router",
                                   .expert_part = { "gate_proj", "up_proj", "down_proj" } };

@@ -1,17 +1,16 @@
-/* model/llama.c -- the dense families llama (Llama 2 and 3) and mistral: no norm of queries and keys. */
+/* model/llama.c -- the dense families llama (Llama 2 and 3) and mistral: no norm of queries and
+ * keys. Files of Llama 2 have no rope_theta. */
 #include "model/qwen3_shape.h"
 
 static const TextDefaults llama   = { .vocab = 32000, .hidden = 4096, .layers = 32, .heads = 32, .ffn = 11008,
-                                      .no_qk_norm = true };
+                                      .theta = 10000, .no_qk_norm = true };
 static const TextDefaults mistral = { .vocab = 32000, .hidden = 4096, .layers = 32, .heads = 32,
                                       .kv_heads = 8,
-                                      .ffn = 14336, .no_qk_norm = true, .window_always = true };
+                                      .ffn = 14336, .no_qk_norm = true, .window_always = true,
+                                      .window = 4096 };
 
 static Status shape_llama(ModelShape *s, const Json *hf)
 {
-    bool mlp_bias;
-    TRY(json_flag(hf, "mlp_bias", false, &mlp_bias));
-    if (mlp_bias) return fail(E_DATA, "mlp_bias = true: biases of feed-forwards are not supported");
     TRY(qwen3_text(&s->text, hf, &llama, false, false));
     return shape_common(s, hf);
 }

@@ -15,9 +15,6 @@ static const ModelNames names = { .router = "mlp.gate", .in_memory = ".mlp.",
 
 static Status shape(ModelShape *s, const Json *hf)
 {
-    double noise;
-    TRY(json_num(hf, "router_jitter_noise", 0, &noise));
-    if (noise != 0) return fail(E_DATA, "router_jitter_noise = %g: must be 0", noise);
     TRY(qwen3_text(&s->text, hf, &defaults, true, false));
     s->text.F = s->text.I, s->text.renorm = true, s->names = &names;
     return shape_common(s, hf);

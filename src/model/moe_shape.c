@@ -45,7 +45,7 @@ Status shape_sigmoid_router(TextShape *t, const Json *o, const RouterDefaults *d
     TRY(check_method(o));
     TRY(further_layers(t, o));
     TRY(shape_dim(o, "n_routed_experts", t->E, 4096, &t->E));
-    TRY(json_int(o, "n_shared_experts", 1, &shared));
+    TRY(json_int(o, "n_shared_experts", json_object_get(o, "n_shared_experts") ? 0 : 1, &shared));
     TRY(json_int(o, "first_k_dense_replace", d->dense_first, &t->dense_first));
     TRY(json_num(o, "routed_scaling_factor", d->scale, &t->route_scale));
     TRY(json_num(o, "aux_loss_alpha", 0, &t->aux_coef));

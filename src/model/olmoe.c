@@ -9,10 +9,9 @@ static const TextDefaults defaults = { .vocab = 50304, .hidden = 2048, .layers =
 
 static Status shape(ModelShape *s, const Json *hf)
 {
-    if (json_has(hf, "clip_qkv"))
-        return fail(E_DATA, "clip_qkv: clipped queries, keys and values are not supported");
     TRY(qwen3_text(&s->text, hf, &defaults, true, false));
     s->text.F = s->text.I, s->text.qk_norm_wide = true;
+    if (!json_object_get(hf, "pad_token_id")) s->text.pad_id = 1;
     return shape_common(s, hf);
 }
 

@@ -6,7 +6,7 @@
 static const TextDefaults defaults = { .vocab = 248320, .hidden = 2048, .layers = 40, .heads = 16,
                                        .kv_heads = 2, .head_dim = 256, .ffn = 512, .expert_ffn = 512,
                                        .experts = 256, .per_token = 8, .renorm = true, .rotary = 0.25,
-                                       .mrope = { 11, 11, 10 } };
+                                       .mrope = { 11, 11, 10 }, .mixed_layers = true };
 
 static Status text(ModelShape *s, const Json *o, bool multimodal)
 {

@@ -4,7 +4,8 @@
 
 static const TextDefaults defaults = { .hidden = 2048, .layers = 48, .heads = 16, .kv_heads = 2,
                                        .head_dim = 256, .ffn = 5632, .expert_ffn = 512, .experts = 512,
-                                       .per_token = 10, .renorm = true, .rotary = 0.25 };
+                                       .per_token = 10, .renorm = true, .rotary = 0.25,
+                                       .mixed_layers = true };
 
 static Status shape(ModelShape *s, const Json *hf)
 {

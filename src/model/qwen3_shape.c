@@ -88,9 +88,17 @@ static Status smooth(SmoothShape *s, const Json *r)
     return OK;
 }
 
+/* Every frequency is divided: none turns often enough to stay. */
+static Status divide_all(SmoothShape *s, const Json *r)
+{
+    *s = (SmoothShape){ .low = 1e30, .high = 2e30, .original = 1 };
+    TRY(json_num(r, "factor", 0, &s->factor));
+    return s->factor >= 1 ? OK : fail(E_DATA, "rope_scaling of type linear: factor must be at least 1");
+}
+
 /* rope_parameters (files saved by 5.x) or rope_scaling with rope_theta beside it (hub files). A value inside
- * the object wins over its sibling. rope_theta has no default: the classes of transformers disagree, so the
- * file must have it. */
+ * the object wins over its sibling. rope_theta has a default in few families: the classes of transformers
+ * disagree between versions, so the file must have it. */
 static Status rope(TextShape *t, const Json *o, const TextDefaults *d, bool multimodal)
 {
     const Json *r = json_object_get(o, json_has(o, "rope_parameters") ? "rope_parameters" : "rope_scaling");
@@ -103,8 +111,10 @@ static Status rope(TextShape *t, const Json *o, const TextDefaults *d, bool mult
         TRY(yarn(&t->yarn, o, r));
     } else if (!strcmp(type, "llama3")) {
         TRY(smooth(&t->smooth, r));
+    } else if (!strcmp(type, "linear")) {
+        TRY(divide_all(&t->smooth, r));
     } else if (strcmp(type, "default") && !(multimodal && !strcmp(type, "mrope"))) {
-        return fail(E_DATA, "rope_type = %s: default, yarn and llama3 are known", type);
+        return fail(E_DATA, "rope_type = %s: default, linear, llama3 and yarn are known", type);
     }
     TRY(json_num(o, "rope_theta", d->theta, &t->theta));
     TRY(json_num(r, "rope_theta", t->theta, &t->theta));
@@ -165,20 +175,22 @@ static Status windows(TextShape *t, const Json *o, const TextDefaults *d)
     bool    window;
     int64_t keys;
     TRY(json_flag(o, "use_sliding_window", false, &window));
-    TRY(json_int(o, "sliding_window", 0, &keys));
+    TRY(json_int(o, "sliding_window", json_object_get(o, "sliding_window") ? 0 : d->window, &keys));
     if (window)
         return fail(E_DATA, "use_sliding_window = true: windows of this family are not supported; if no "
                     "document is longer than the window, set it to false");
     if (keys < 0 || keys > 1 << 24)
         return fail(E_DATA, "sliding_window = %lld: must be positive, or null", (long long)keys);
     if (d->window_always && keys) t->window = keys, t->window_all = true;
-    return OK;
+    if (d->mixed_layers) return OK;
+    return shape_refuse_layer_types(o, t->window_all ? "sliding_attention" : "full_attention");
 }
 
 Status qwen3_text(TextShape *t, const Json *o, const TextDefaults *d, bool sparse, bool multimodal)
 {
     const char *act;
     *t = (TextShape){ .sparse_step = 1, .qk_norm = !d->no_qk_norm };
+    TRY(shape_refuse(o));
     TRY(shape_dim(o, "vocab_size", d->vocab ? d->vocab : 151936, 1 << 30, &t->V));
     TRY(shape_dim(o, "hidden_size", d->hidden, 1 << 20, &t->D));
     TRY(shape_dim(o, "num_hidden_layers", d->layers, 4096, &t->L));

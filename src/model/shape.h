@@ -27,6 +27,9 @@ typedef struct ModelShape {
 
 extern const ModelNames names_usual;
 const ModelNames *shape_names(const ModelShape *s);
+/* Whether a tensor is of shared experts of width 0: transformers saves them without elements, and their gate;
+ * a model here has none of them. */
+bool shape_is_empty_shared(const ModelShape *s, const char *tensor);
 
 bool        shape_is_sparse(const TextShape *t, int64_t layer);       /* whether a layer is MoE */
 int64_t     shape_sparse_layers(const TextShape *t);                  /* of the L layers */

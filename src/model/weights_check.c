@@ -27,7 +27,7 @@ static bool is_foreign_mtp(const ModelShape *s, const char *name)
 static bool is_left_out(const ModelShape *s, const char *name)
 {
     char at[80];
-    if (is_foreign_mtp(s, name)) return true;
+    if (is_foreign_mtp(s, name) || shape_is_empty_shared(s, name)) return true;
     int  n = snprintf(at, sizeof at, "%slayers.%lld.", s->text_prefix, (long long)s->text.L);
     if (!s->text.mtp_in_file || strncmp(name, at, (size_t)n)) return false;
     return !s->text.mtp || !strcmp(name + n, "embed_tokens.weight") ||
