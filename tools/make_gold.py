@@ -13,7 +13,7 @@ A case is a checkpoint as `save_pretrained` writes it (config.json, model.safete
 
     inputs.safetensors    input_ids, labels [B,S]; attention_mask where rows are padded; for vision-language models
                           mm_token_type_ids and, where there is media, pixel_values, image_grid_thw, pixel_values_videos,
-                          video_grid_thw and position_ids [3,B,S]
+                          video_grid_thw and position_ids [3,B,S]; position_ids [B,S] where rows hold several documents
     expected.safetensors  loss, aux_loss, logits, decoder.N.out (before the deepstack add), router.N.logits (N counts MoE
                           layers), vision.hidden and vision.deepstack.N (of the last call of the vision tower: on
                           videos if there are any, else on images), grad.<parameter>
@@ -75,6 +75,7 @@ class Case:
     hub: bool = False
     edits: dict = field(default_factory=dict)  # text keys to rewrite in the saved config.json; DROP removes a key
     mask_always: bool = False                  # give an attention_mask even where no row is padded
+    packed: bool = False                       # the documents lie in one row, and position_ids start again
     label_drop: float = 0.0                    # share of the other labels that are ignored
     patch_scale: float = 1.0                   # scale of the patch and position embeddings; small values make LayerNorm's eps matter
 
@@ -255,6 +256,11 @@ def build_inputs(case, gen, rng):
     def stack(values, fill):
         return torch.tensor([padded(v, length, fill, row.pad) for v, row in zip(values, case.rows)])
 
+    if case.packed:
+        return {
+            "input_ids": torch.tensor([sum((t for t, _ in rows), [])]), "labels": torch.tensor([sum(labels, [])]),
+            "position_ids": torch.tensor([[i for t, _ in rows for i in range(len(t))]]),
+        }
     inputs = {"input_ids": stack([t for t, _ in rows], pad_id), "labels": stack(labels, IGNORE)}
     mask = stack([[1] * len(t) for t, _ in rows], 0)
     if case.mask_always or not mask.all():

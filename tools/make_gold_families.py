@@ -305,6 +305,11 @@ def recorded_cases():
             common, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2, head_dim=6,
             intermediate_size=10, num_local_experts=3, num_experts_per_tok=1, sliding_window=3, rms_norm_eps=1e-5,
             router_aux_loss_coef=0.0, rope_parameters=rope(10000.0, **yarn))),
+        # one row of three documents, one of a single token
+        Case("mixtral-packed", "mixtral", seed=48, packed=True, rows=[Row([("text", n)]) for n in (11, 1, 9)], text=dict(
+            common, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=4,
+            intermediate_size=10, num_local_experts=3, num_experts_per_tok=2, sliding_window=3, rms_norm_eps=1e-5,
+            router_aux_loss_coef=0.02, rope_parameters=rope(100.0))),
         # delta nets: value heads share keys, more rows than a tile has; input projections in both orders
         Case("qwen3-next", "qwen3_next", seed=43, rows=[Row([("text", 71)]), Row([("text", 13)])], text=dict(
             common, **delta, num_hidden_layers=3, full_attention_interval=3, mlp_only_layers=[1], intermediate_size=34,

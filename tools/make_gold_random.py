@@ -33,7 +33,7 @@ from make_gold_families import rope
 
 def rows_of(rng, longest):
     """Rows of plain text; the first has targets, others may be of one token."""
-    lengths = [rng.choice([6, 17, rng.randint(8, longest)])]
+    lengths = [rng.choice([12, 17, rng.randint(12, longest)])]
     for _ in range(rng.choice([0, 1, 1, 2])):
         lengths.append(rng.choice([1, 2, 5, rng.randint(3, longest)]))
     return [Row([("text", n)]) for n in lengths]
@@ -298,7 +298,8 @@ def random_case(family, seed):
         case.patch_scale = rng.choice([1.0, 0.05])
     else:
         case.rows = rows_of(rng, 150 if "qwen3_" in family else 60)
-        if not text.get("num_nextn_predict_layers") and rng.random() < 0.3:
+        case.packed = "qwen3_" not in family and not text.get("num_nextn_predict_layers") and rng.random() < 0.2
+        if not case.packed and not text.get("num_nextn_predict_layers") and rng.random() < 0.3:
             for row in case.rows:
                 row.pad = "left"
     return case

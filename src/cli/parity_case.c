@@ -67,6 +67,7 @@ typedef struct Reader {
     ParityCase *c;
     StreamShape shape;
     Ints        ids, labels, mask, positions;
+    bool        packed;                  /* rows hold several documents: positions start again */
     Media       image, video;
     int32_t    *row_ids, *row_targets;
     VisualSlice      *slice;
@@ -105,11 +106,19 @@ static Status reader_open(Reader *r, ParityCase *c)
 
 static bool real(const Reader *r, int64_t i) { return !r->mask.v || r->mask.v[i]; }
 
+/* As transformers finds the documents of a row, when there is no attention_mask. */
+static bool starts_document(const Reader *r, int64_t i)
+{
+    return i % r->c->S == 0 || (r->packed && r->positions.v[i] != r->positions.v[i - 1] + 1);
+}
+
 static Status stream_open_for(Reader *r)
 {
     ParityCase *c = r->c;
-    Budget b = { .docs = c->B, .patches = r->image.rows + r->video.rows };
+    Budget b = { .patches = r->image.rows + r->video.rows };
+    r->packed = r->positions.n == r->ids.n && !r->mask.v;
     for (int64_t i = 0; i < r->ids.n; i++) {
+        b.docs += starts_document(r, i);
         b.tokens += real(r, i);
         if (r->ids.v[i] < 0 || r->ids.v[i] >= c->shape.text.V || r->labels.v[i] >= c->shape.text.V)
             return fail(E_DATA, "inputs.safetensors: token %lld at place %lld is not in the vocabulary",
@@ -137,24 +146,26 @@ static Status row_slices(Reader *r, int64_t n, int64_t *count)
     return OK;
 }
 
-/* Position i predicts the label after it; the last real one of a row predicts nothing. */
-static Status add_row(Reader *r, int64_t b)
+/* Adds the document that starts at place `start`, and moves `start` to the next. Position i predicts the label
+ * after it, though that is of another document; the last real one of a row predicts nothing. */
+static Status add_document(Reader *r, int64_t *start)
 {
     ParityCase *c = r->c;
-    int64_t n = 0, slices;
-    for (int64_t s = 0; s < c->S; s++) {
-        int64_t i = b * c->S + s;
+    int64_t n = 0, slices, i = *start;
+    for (bool first = true; i < r->ids.n && (first || !starts_document(r, i)); i++, first = false) {
         if (!real(r, i)) continue;
         c->at[c->stream.tokens + n] = (int32_t)i;
         r->row_ids[n]     = (int32_t)r->ids.v[i];
         r->row_targets[n] =
-            s + 1 < c->S && real(r, i + 1) && r->labels.v[i + 1] >= 0 ? (int32_t)r->labels.v[i + 1] : -1;
+            (i + 1) % c->S && real(r, i + 1) && r->labels.v[i + 1] >= 0 ? (int32_t)r->labels.v[i + 1] : -1;
         n++;
     }
+    int64_t row = *start / c->S;
+    *start = i;
     if (!n) return OK;
     TRY(row_slices(r, n, &slices));
     Document d = { n, r->row_ids, r->row_targets, slices, r->slice };
-    TRY_CTX(stream_add(&c->stream, &d), "row %lld", (long long)b);
+    TRY_CTX(stream_add(&c->stream, &d), "row %lld", (long long)row);
     return OK;
 }
 
@@ -176,7 +187,7 @@ static Status read_batch(ParityCase *c)
     Reader r;
     Status st = reader_open(&r, c);
     if (!st) st = stream_open_for(&r);
-    for (int64_t b = 0; !st && b < c->B; b++) st = add_row(&r, b);
+    for (int64_t i = 0; !st && i < r.ids.n;) st = add_document(&r, &i);
     if (!st && (r.image.patch != r.image.rows || r.video.patch != r.video.rows))
         st = fail(E_DATA, "inputs.safetensors: there are pixels that no token asks for");
     if (!st) check_positions(&r);
