@@ -146,8 +146,8 @@ static Status row_slices(Reader *r, int64_t n, int64_t *count)
     return OK;
 }
 
-/* Adds the document that starts at place `start`, and moves `start` to the next. Position i predicts the label
- * after it, though that is of another document; the last real one of a row predicts nothing. */
+/* Adds the document that starts at place `start`, and moves `start` to the next. Position i predicts the
+ * label after it, though that is of another document; the last real one of a row predicts nothing. */
 static Status add_document(Reader *r, int64_t *start)
 {
     ParityCase *c = r->c;
