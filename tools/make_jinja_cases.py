@@ -343,6 +343,45 @@ x | nofilter if n else 1
 1 if n is nosuchtest else 2
 [x | nofilter if z]
 (x | nofilter) ~ (1 if n)
+'ŉ ǆ ﬁx ß ΐ ᾳ'.upper() ~ 'ßa ﬁx ŉa ᾳx ᾲ'.title() ~ 'ŉx'.capitalize() ~ 'İı'.lower() ~ 'ΑΣ Σ ΑΣ.Α'.lower() ~ 'ẞß'.casefold() ~ 'ⅷⅧß'.swapcase()
+'ⅷ'.islower() ~ 'ª'.isupper() ~ 'ΟΔΟΣ οδος' | title
+'a_1'.isidentifier() ~ '1a'.isidentifier() ~ ''.isidentifier() ~ 'é'.isidentifier() ~ 'a b'.isidentifier()
+'a'.ljust(5, 'xy')
+'a'.center(5, '')
+[s | e, html | safe, {'k': 'x' | e}]
+'{0.a}|{0[a]}'.format(s, 1)
+'{0.a}'.format(d)
+'{:>5}'.format(none)
+'{:d}'.format('x')
+'{:+}'.format('x')
+'{}'.format(none) ~ '{:05}'.format('ab') ~ '{:5}|{:d}'.format(true, true) ~ '{!s:>6}'.format(none) ~ '{:,}'.format(1234.5)
+'%c%c' % (65, 'é')
+'%c' % 'ab'
+range(3) ~ range(5, 0, -2) ~ range(10)[2:8:3] ~ range(4)[1]
+[range(2)]
+range(2) * 2
+range(2) + [1]
+[1] + range(2)
+range(3) | tojson
+range(3) == range(0, 3) ~ ' ' ~ (range(3) == [0, 1, 2]) ~ (range(3) is sequence) ~ range(3).index(2)
+(1, 2).copy() is defined
+(1, 2).copy()
+[1, 2, 3, 4] | slice(2, 'x') | list ~ [1, 2, 3] | slice(5, 'x') | list
+m | unique | list
+d | urlencode ~ [('a b', '/é'), ('c', 1)] | urlencode ~ 'a b/c' | urlencode
+l | urlencode
+dict.fromkeys(l) ~ dict.fromkeys('ab', 1)
+x | truncate
+[none, none] | sort ~ [x, x] | sort | length
+5.0 // 0.1 ~ ' ' ~ -7.5 // 2 ~ ' ' ~ 7.5 // -2 ~ ' ' ~ 1e300 // 0.7
+[1, 'a'] | map('abs') | first
+m | map(attribute='x.y') | first is defined
+[1, 'a'] | map('abs') | list
+(l | map('nofilter')) is iterable
+l | selectattr('a.b', 'gt', 1) | list
+(l | map('upper') | map('nofilter')) is defined
+[3, 'a'] | select('gt', 1) | first
+[3, 'a'] | select('gt', 1) | list
 """.strip("\n").split("\n")
 
 TEMPLATES = [
@@ -405,6 +444,20 @@ TEMPLATES = [
     "{% set g = m | selectattr('role', 'equalto', 'user') %}{% for i in g %}{{ i.content }}{% endfor %}{% for i in g %}{{ i.content }}{% endfor %}{% if g %}y{% endif %}", "{% set g = l | select('odd') %}{{ g | first }}{{ g | list }}",
     "{% set g = d | items %}{{ g | list | length }}{{ g | list | length }}{% set k = d.items() %}{{ k | list | length }}{{ k | list | length }}",
     "{% set %}", "{% macro %}", "{{ f(a=1, 2) }}", "{% macro f(a=1, b) %}{% endmacro %}", "{% include 'x' %}", "{% extends 'x' %}", "{% import 'x' as y %}", "{% do x %}",
+    "{% filter length %}abc{% endfilter %}", "{% raw +%}x{% endraw %}", "{% raw -%}  x  {% endraw +%}\ny",
+    "{% macro f() %}x{% endmacro %}{% call f() %}y{% endcall %}", "{% macro f() %}{{ kwargs.keys() | list }}{% endmacro %}{% call f() %}y{% endcall %}",
+    "{% macro f() %}{{ caller() }}{% endmacro %}{{ f() }}", "{% macro f() %}{{ caller is defined }}{% endmacro %}{{ f() }}", "{% macro f() %}{{ s.kwargs }}{% endmacro %}{{ f(q=1) }}",
+    "{% macro f() %}{{ caller() }}{% endmacro %}{% macro g() %}{% call f() %}{{ caller() }}{% endcall %}{% endmacro %}{% call g() %}in{% endcall %}",
+    "{% for i in l %}{% if i != 1 %}{% continue %}{% endif %}x{% break %}{% else %}none{% endfor %}", "{% for i in l %}{% continue %}{% else %}none{% endfor %}",
+    "{% for i in l %}{% if loop.first %}{% continue %}{% endif %}{{ i }}{% else %}none{% endfor %}", "{% for i in l %}{{ i }}{% break %}{% else %}none{% endfor %}",
+    "{% set q = namespace(on=true) %}{% for i in l if q.on %}{{ i }}{% set q.on = false %}{% endfor %}", "{% set q = namespace(on=true) %}{% for i in l if q.on %}{{ i }}{{ loop.last }}{% set q.on = false %}{% endfor %}",
+    "{% set q = namespace(on=true) %}{% for i in l if q.on %}{{ i }}{{ loop.length }}{{ loop.revindex }}{% set q.on = false %}{% endfor %}", "{% for i in [2, 'a'] if i > 1 %}{{ i }}{% break %}{% endfor %}", "{% for i in [2, 'a'] if i > 1 %}{{ i }}{% endfor %}",
+    "{% for i in [1, 'a'] | map('abs') %}{{ i }}{% break %}{% endfor %}", "{% for i in [1, 'a'] | map('abs') %}{{ i }}{% endfor %}", "{% set g = [1, 'a'] | map('abs') %}{% if g %}y{% endif %}", "{% set g = w | map('nofilter') %}{{ g is iterable }}",
+    "{% set n %}{{ n }}{% endset %}[{{ n }}]", "{{ n }}{% set n %}{{ n }}{% endset %}[{{ n }}]", "{% for i in l %}{{ n }}{% endfor %}{% set n = 1 %}{{ n }}", "{{ n }}{% for i in l %}{{ n }}{% endfor %}{% set n = 1 %}{{ n }}",
+    "{% if b %}{% for i in l %}{{ n }}{% endfor %}{% set n = 1 %}{% endif %}{{ n }}", "{% if z %}{% set n = 1 %}{% else %}{% for i in l %}{{ n }}{% endfor %}{% set n = 2 %}{% endif %}{{ n }}",
+    "{% if z %}{% set n = 1 %}{% elif z %}{% set n = 2 %}{% else %}{% for i in l %}{{ n }}{% endfor %}{% set n = 3 %}{% endif %}{{ n }}", "{% with q = n %}{{ n }}{% endwith %}{% set n = 1 %}", "{% filter upper %}{{ s }}{% endfilter %}{% set s, q = 5, 6 %}",
+    "{% macro f() %}{{ n }}{% endmacro %}[{{ f() }}]{% set n = 1 %}[{{ f() }}]", "{% for i in l %}{% for k in w %}{{ s }}{% endfor %}{% set s = i %}{{ s }}{% endfor %}", "{% generation %}{{ s }}{% endgeneration %}{% set s = 1 %}", "{% for n in l %}{{ n }}{% endfor %}{{ n }}",
+    "{% set n = n + 1 %}{% for i in l %}{{ n }}{% endfor %}", "{% if z %}{% set q = 1 %}{% endif %}{% for i in l %}{{ q is defined }}{% endfor %}", "{% for i in l %}{{ f() if f is defined }}{% endfor %}{% macro f() %}x{% endmacro %}{{ f() }}",
 ]
 
 

@@ -23,11 +23,17 @@ Status scope_set(Jinja *j, Scope *s, Value name, Value v)
     return OK;
 }
 
+Status unset_names(Jinja *j, Scope *s, const Names *names)
+{
+    for (int i = 0; i < names->n; i++) TRY(scope_set(j, s, names->v[i], (Value){ .kind = V_ABSENT }));
+    return OK;
+}
+
 static Status eval_name(Jinja *j, const Node *n, Value *out)
 {
     const Value   *v = scope_find(j->scope, n->value.s, n->value.n);
     const Builtin *b = v ? NULL : global_named(n->value.s, n->value.n);
-    if (v) return *out = *v, OK;
+    if (v && v->kind != V_ABSENT) return *out = *v, OK;
     if (b) return *out = (Value){ .kind = V_BUILTIN, .builtin = b }, OK;
     return undefined(j, out, "'%.*s' is undefined", n->value.n > 200 ? 200 : (int)n->value.n, n->value.s);
 }

@@ -4,11 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static Status scope_new(Jinja *j, Scope *parent, Scope **out)
+/* unset: the names that have no value yet; NULL: none. */
+static Status scope_new(Jinja *j, Scope *parent, const Names *unset, Scope **out)
 {
     TAKE(j, *out, 1);
     (*out)->parent = parent;
-    return OK;
+    return unset ? unset_names(j, *out, unset) : OK;
 }
 
 /* Runs statements in a scope and gives what they write as a string. */
@@ -33,16 +34,22 @@ static Status run_scoped(Jinja *j, const NodeList *body, Scope *scope, Flow *flo
     return st;
 }
 
+Status unpack(Jinja *j, Value v, int n, Value *items)
+{
+    if (!is_sequence(v) && v.kind != V_STR && v.kind != V_DICT && v.kind != V_UNDEFINED)
+        return fail(E_DATA, "cannot unpack non-iterable %s object", type_name(v));
+    TRY(iterate(j, v, items));
+    if ((int)items->n > n) return fail(E_DATA, "too many values to unpack (expected %d)", n);
+    if ((int)items->n < n)
+        return fail(E_DATA, "not enough values to unpack (expected %d, got %d)", n, (int)items->n);
+    return OK;
+}
+
 static Status bind_tuple(Jinja *j, const Node *target, Value v)
 {
     Value items;
     int   n = target->list.n;
-    if (!is_sequence(v) && v.kind != V_STR && v.kind != V_DICT && v.kind != V_UNDEFINED)
-        return fail(E_DATA, "cannot unpack non-iterable %s object", type_name(v));
-    TRY(iterate(j, v, &items));
-    if ((int)items.n > n) return fail(E_DATA, "too many values to unpack (expected %d)", n);
-    if ((int)items.n < n)
-        return fail(E_DATA, "not enough values to unpack (expected %d, got %d)", n, (int)items.n);
+    TRY(unpack(j, v, n, &items));
     for (int i = 0; i < n; i++) TRY(bind_target(j, target->list.v[i], items.item[i]));
     return OK;
 }
@@ -62,22 +69,29 @@ Status bind_target(Jinja *j, const Node *target, Value v)
     return scope_set(j, j->scope, target->value, v);
 }
 
-/* The elements for which the loop's condition holds. */
-static Status filter_items(Jinja *j, const Node *n, Value *items)
+/* Whether the loop's condition holds for an element. */
+static Status is_wanted(Jinja *j, const Loop *l, Value v, bool *out)
 {
-    Value *kept, v;
-    size_t k     = 0;
     Scope *outer = j->scope;
-    Status st    = OK;
-    TAKE(j, kept, items->n);
-    for (uint32_t i = 0; !st && i < items->n; i++) {
-        st = scope_new(j, outer, &j->scope);
-        if (!st) st = bind_target(j, n->a, items->item[i]);
-        if (!st) st = eval(j, n->c, &v);
-        if (!st && truth(v)) kept[k++] = items->item[i];
+    Value  yes;
+    *out = true;
+    if (!l->node->c) return OK;
+    Status st = scope_new(j, l->scope, NULL, &j->scope);
+    if (!st) st = bind_target(j, l->node->a, v);
+    if (!st) st = eval(j, l->node->c, &yes);
+    if (!st) *out = truth(yes);
+    return j->scope = outer, st;
+}
+
+Status loop_pull(Jinja *j, Loop *l, int64_t n)
+{
+    while (l->n < n && l->next < l->sources) {
+        bool  wanted;
+        Value v = l->source[l->next++];
+        TRY(is_wanted(j, l, v, &wanted));
+        if (wanted) l->item[l->n++] = v;
     }
-    j->scope      = outer;
-    return *items = list(kept, k), st;
+    return l->n < n && l->error ? fail(E_DATA, "%s", l->error) : OK;
 }
 
 static Status loop_once(Jinja *j, Loop *l, Flow *flow)
@@ -85,7 +99,7 @@ static Status loop_once(Jinja *j, Loop *l, Flow *flow)
     Scope *outer = j->scope;
     Value  v     = l->item[l->at];
     int    item  = j->item;
-    TRY(scope_new(j, l->scope, &j->scope));
+    TRY(scope_new(j, l->scope, &l->node->unset, &j->scope));
     if (v.kind == V_DICT && v.dict->item >= 0) j->item = v.dict->item;
     Status st = scope_set(j, j->scope, text_of("loop"), (Value){ .kind = V_LOOP, .loop = l });
     if (!st) st = bind_target(j, l->node->a, v);
@@ -94,22 +108,37 @@ static Status loop_once(Jinja *j, Loop *l, Flow *flow)
     return st;
 }
 
+static Status loop_new(Jinja *j, const Node *n, Value items, Scope *scope, int depth, Loop **out)
+{
+    Loop *l;
+    TAKE(j, l, 1);
+    *l = (Loop){ .depth = depth, .node = n, .scope = scope };
+    if (items.kind == V_GENERATOR) {
+        l->error         = items.generator->error;
+        Value rest       = list(items.generator->item, items.generator->n);
+        *items.generator = (ValueStream){ 0 };
+        items            = rest;
+    } else TRY(iterate(j, items, &items));
+    l->source = items.item, l->sources = items.n;
+    TAKE(j, l->item, items.n);
+    return *out = l, OK;
+}
+
+/* As in Jinja, else runs unless an iteration came to the end of the body. */
 static Status run_loop(Jinja *j, const Node *n, Value items, Scope *scope, int depth)
 {
     Loop *l;
-    Flow  flow = FLOW_NEXT;
-    TRY(iterate(j, items, &items));
-    Scope *outer = j->scope;
-    j->scope     = scope;
-    Status st    = n->c ? filter_items(j, n, &items) : OK;
-    j->scope     = outer;
-    TRY(st);
-    TAKE(j, l, 1);
-    *l = (Loop){ .item = items.item, .n = items.n, .depth = depth, .node = n, .scope = scope };
-    for (; l->at < l->n && flow != FLOW_BREAK; l->at++) TRY(loop_once(j, l, &flow));
-    if (l->n || !n->other.n) return OK;
-    TRY(scope_new(j, scope, &scope));
-    flow = FLOW_NEXT;
+    Flow  flow  = FLOW_NEXT;
+    bool  ended = false;
+    TRY(loop_new(j, n, items, scope, depth, &l));
+    for (; flow != FLOW_BREAK; l->at++) {
+        TRY(loop_pull(j, l, l->at + 1));
+        if (l->at == l->n) break;
+        TRY(loop_once(j, l, &flow));
+        ended = ended || flow == FLOW_NEXT;
+    }
+    if (ended || !n->other.n) return OK;
+    TRY(scope_new(j, scope, &n->unset_other, &scope));
     return run_scoped(j, &n->other, scope, &flow);
 }
 
@@ -145,7 +174,7 @@ static bool is_param(const Node *macro, Value name)
 {
     for (int i = 0; i < macro->list.n; i++)
         if (same(macro->list.v[i]->value, name)) return true;
-    return is_text(name, "caller");
+    return (macro->op & MACRO_CALLER) && is_text(name, "caller");
 }
 
 static Status bind_extra(Jinja *j, const Node *n, const Args *a, Scope *scope)
@@ -154,16 +183,21 @@ static Status bind_extra(Jinja *j, const Node *n, const Args *a, Scope *scope)
     int   extra = a->n > n->list.n ? a->n - n->list.n : 0;
     Value rest  = { .kind = V_TUPLE, .n = (uint32_t)extra, .item = a->v + (a->n - extra) };
     TRY(dict_new(j, &d));
-    if (extra && !(n->op & MACRO_VARARGS))
-        return fail(E_DATA, "macro '%.*s' takes not more than %d argument(s)", (int)n->value.n, n->value.s,
-                    n->list.n);
     for (int i = 0; i < a->names; i++) {
         if (is_param(n, a->name[i])) continue;
+        if (!(n->op & MACRO_KWARGS) && is_text(a->name[i], "caller"))
+            return fail(E_DATA,
+                        "macro '%.*s' was invoked with two values for the special caller argument. This is "
+                        "most likely a bug.",
+                        (int)n->value.n, n->value.s);
         if (!(n->op & MACRO_KWARGS))
             return fail(E_DATA, "macro '%.*s' takes no keyword argument '%.*s'", (int)n->value.n, n->value.s,
                         (int)a->name[i].n, a->name[i].s);
         TRY(dict_set(j, d, a->name[i], a->named[i]));
     }
+    if (extra && !(n->op & MACRO_VARARGS))
+        return fail(E_DATA, "macro '%.*s' takes not more than %d argument(s)", (int)n->value.n, n->value.s,
+                    n->list.n);
     if (n->op & MACRO_VARARGS) TRY(scope_set(j, scope, text_of("varargs"), rest));
     if (n->op & MACRO_KWARGS)
         TRY(scope_set(j, scope, text_of("kwargs"), (Value){ .kind = V_DICT, .dict = d }));
@@ -176,7 +210,8 @@ static Status bind_params(Jinja *j, const Node *n, const Args *a, Scope *scope)
     Value v, caller = { .kind = V_ABSENT };
     TRY(bind_extra(j, n, a, scope));
     TRY(param_named(a, text_of("caller"), &caller));
-    if (caller.kind != V_ABSENT) TRY(scope_set(j, scope, text_of("caller"), caller));
+    if (caller.kind == V_ABSENT) TRY(undefined(j, &caller, "No caller defined"));
+    if (n->op & MACRO_CALLER) TRY(scope_set(j, scope, text_of("caller"), caller));
     for (int i = 0; i < n->list.n; i++) {
         const Node *param = n->list.v[i];
         v                 = i < a->n ? a->v[i] : (Value){ .kind = V_ABSENT };
@@ -193,7 +228,7 @@ Status call_macro(Jinja *j, const Macro *m, const Args *a, Value *out)
 {
     Scope *scope, *outer = j->scope;
     if (j->depth > DEPTH) return fail(E_DATA, "maximum recursion depth exceeded");
-    TRY(scope_new(j, m->scope, &scope));
+    TRY(scope_new(j, m->scope, &m->node->unset, &scope));
     j->depth++, j->scope = scope;
     Status st = bind_params(j, m->node, a, scope);
     if (!st) st = run_body(j, &m->node->body, scope, out);
@@ -241,7 +276,7 @@ static Status filtered_body(Jinja *j, const Node *n, Value *out)
     const Node *chain[32];
     int         k = 0;
     Scope      *scope;
-    TRY(scope_new(j, j->scope, &scope));
+    TRY(scope_new(j, j->scope, &n->unset, &scope));
     TRY(run_body(j, &n->body, scope, out));
     for (const Node *f = n->b; f && k < 32; f = f->a) chain[k++] = f;
     while (k--) {
@@ -256,10 +291,11 @@ static Status filtered_body(Jinja *j, const Node *n, Value *out)
 
 static Status exec_filter_block(Jinja *j, const Node *n)
 {
-    Value v, text;
+    Value v;
     TRY(filtered_body(j, n, &v));
-    TRY(to_str(j, &text, v));
-    return write_text(j, text.s, text.n);
+    if (v.kind != V_STR)
+        return fail(E_DATA, "sequence item 0: expected str instance, %s found", type_name(v));
+    return write_text(j, v.s, v.n);
 }
 
 /* The values are those of the scope outside. */
@@ -267,7 +303,7 @@ static Status exec_with(Jinja *j, const Node *n, Flow *flow)
 {
     Scope *scope, *outer = j->scope;
     Value  v;
-    TRY(scope_new(j, outer, &scope));
+    TRY(scope_new(j, outer, &n->unset, &scope));
     for (int i = 0; i < n->list.n; i++) {
         TRY(eval(j, n->list.v[i]->b, &v));
         j->scope  = scope;
@@ -283,7 +319,7 @@ static Status exec_generation(Jinja *j, const Node *n)
     bool   outer = j->generating;
     Scope *scope;
     Flow   flow = FLOW_NEXT;
-    TRY(scope_new(j, j->scope, &scope));
+    TRY(scope_new(j, j->scope, &n->unset, &scope));
     j->generating = true;
     Status st     = run_scoped(j, &n->body, scope, &flow);
     j->generating = outer;
@@ -296,8 +332,7 @@ static Status exec_if(Jinja *j, const Node *n, Flow *flow)
     for (;;) {
         TRY(eval(j, n->a, &v));
         if (truth(v)) return exec(j, &n->body, flow);
-        bool elif = n->other.n == 1 && n->other.v[0]->kind == N_IF;
-        if (!elif) return exec(j, &n->other, flow);
+        if (!n->elif) return exec(j, &n->other, flow);
         n = n->other.v[0];
     }
 }

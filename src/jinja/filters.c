@@ -27,14 +27,19 @@ static bool starts_word(int32_t c)
 /* Words begin after white space, - and opening brackets; an apostrophe begins none. */
 FILTER(filter_title)
 {
-    Buffer b     = { 0 };
-    bool   first = true;
+    Buffer b = { 0 };
     TRY(to_str(j, &self, self));
-    for (uint32_t at = 0; at < self.n; at += (uint32_t)char_bytes(self.s + at)) {
-        Value c = str(self.s + at, char_bytes(self.s + at)), changed;
-        TRY(change_case(j, &changed, c, first ? CASE_UPPER : CASE_LOWER));
+    for (uint32_t at = 0, n; at < self.n; at += n) {
+        Value changed;
+        n = (uint32_t)char_bytes(self.s + at);
+        TRY(change_case(j, &changed, str(self.s + at, n), CASE_UPPER));
         TRY(buffer_put(j, &b, changed.s, changed.n));
-        first = starts_word(char_at(self.s + at));
+        const char *rest = self.s + at + n;
+        if (starts_word(char_at(self.s + at))) continue;
+        while (at + n < self.n && !starts_word(char_at(self.s + at + n)))
+            n += (uint32_t)char_bytes(self.s + at + n);
+        TRY(change_case(j, &changed, str(rest, (size_t)(self.s + at + n - rest)), CASE_LOWER));
+        TRY(buffer_put(j, &b, changed.s, changed.n));
     }
     return *out = buffer_str(&b), OK;
 }
@@ -198,6 +203,7 @@ FILTER(filter_truncate)
     Value   end = a[2].kind == V_STR ? a[2] : text_of("...");
     if (self.kind != V_STR && !is_sequence(self) && self.kind != V_DICT && self.kind != V_UNDEFINED)
         return fail(E_DATA, "object of type '%s' has no len()", type_name(self));
+    Value source = self;
     TRY(to_str(j, &self, self));
     if (a[0].kind != V_ABSENT) TRY(want_int(a[0], &most));
     if (a[3].kind != V_ABSENT && a[3].kind != V_NONE) TRY(want_int(a[3], &leeway));
@@ -206,7 +212,8 @@ FILTER(filter_truncate)
     int64_t last = (int64_t)chars_count(end);
     if (most < last || leeway < 0)
         return fail(E_DATA, "expected length >= %lld, got %lld", (long long)last, (long long)most);
-    if ((int64_t)chars_count(self) <= most + leeway) return *out = self, OK;
+    if ((int64_t)chars_count(self) <= most + leeway)
+        return *out = source.kind == V_UNDEFINED ? source : self, OK;
     self.n            = (uint32_t)chars_offset(self, (size_t)(most - last));
     const char *blank = truth(a[1]) ? NULL : memrchr(self.s, ' ', self.n);
     if (blank) self.n = (uint32_t)(blank - self.s);
@@ -237,15 +244,37 @@ FILTER(filter_wordcount)
     return *out = integer(words), OK;
 }
 
+/* safe: signs that stay; in a query a blank is a plus. */
+static Status put_quoted(Jinja *j, Buffer *b, Value v, const char *safe, bool query)
+{
+    char code[4];
+    TRY(to_str(j, &v, v));
+    for (uint32_t i = 0; i < v.n; i++) {
+        unsigned char c = (unsigned char)v.s[i];
+        snprintf(code, sizeof code, isalnum(c) || (c && strchr(safe, c)) ? "%c" : "%%%02X", c);
+        TRY(buffer_puts(j, b, query && c == ' ' ? "+" : code));
+    }
+    return OK;
+}
+
+/* A text, or the query of a mapping or of pairs. */
 FILTER(filter_urlencode)
 {
     Buffer b = { 0 };
-    char   code[4];
-    TRY(to_str(j, &self, self));
-    for (uint32_t i = 0; i < self.n; i++) {
-        unsigned char c = (unsigned char)self.s[i];
-        snprintf(code, sizeof code, isalnum(c) || (c && strchr("_.-~/", c)) ? "%c" : "%%%02X", c);
-        TRY(buffer_puts(j, &b, code));
+    Value  items, pair;
+    if (self.kind != V_DICT && !is_sequence(self)) {
+        TRY(put_quoted(j, &b, self, "_.-~/", false));
+        return *out = buffer_str(&b), OK;
+    }
+    if (self.kind == V_DICT)
+        TRY(call_builtin(j, method_named(self, "items", 5), self, &(Args){ 0 }, &self));
+    TRY(iterate(j, self, &items));
+    for (uint32_t i = 0; i < items.n; i++) {
+        TRY(unpack(j, items.item[i], 2, &pair));
+        if (i) TRY(buffer_puts(j, &b, "&"));
+        TRY(put_quoted(j, &b, pair.item[0], "_.-~", true));
+        TRY(buffer_puts(j, &b, "="));
+        TRY(put_quoted(j, &b, pair.item[1], "_.-~", true));
     }
     return *out = buffer_str(&b), OK;
 }

@@ -10,8 +10,18 @@ static Status generator(Jinja *j, Value *out, const Value *v, size_t n)
 {
     ValueStream *g;
     TAKE(j, g, 1);
-    *g          = (ValueStream){ v, (uint32_t)n };
+    *g          = (ValueStream){ v, (uint32_t)n, NULL };
     return *out = (Value){ .kind = V_GENERATOR, .generator = g }, OK;
+}
+
+/* The n elements before the error st, with which reading beyond them fails. */
+static Status lazily(Jinja *j, Status st, const Value *v, size_t n, Value *out)
+{
+    Value why = { 0 };
+    if (st && st != E_DATA) return st;
+    if (st) TRY(copy_str(j, &why, status_text(), strlen(status_text())));
+    TRY(generator(j, out, v, n));
+    return out->generator->error = why.s, OK;
 }
 
 static Status attribute_step(Jinja *j, Value *v, const char *s, size_t n)
@@ -60,12 +70,17 @@ static Status sort_key(Jinja *j, Value v, Value attribute, bool cased, Value *ou
     return fold_case(j, v, cased, out);
 }
 
-/* The keys of sort(attribute='a,b') are lists of the attributes' values, in Jinja too: equal elements are not
- * compared further, so that attributes which are nowhere defined leave the order as it is. */
+/* The keys of sort are lists, of the values of sort(attribute='a,b') or of the element, in Jinja too: equal
+ * elements are not compared further, and attributes which are nowhere defined leave the order as it is. */
 static Status sort_attributes(Jinja *j, Value v, Value attributes, bool cased, Value *out)
 {
     Value      *key;
     size_t      n = 0, len;
+    if (attributes.kind != V_STR) {
+        TAKE(j, key, 1);
+        TRY(sort_key(j, v, attributes, cased, key));
+        return *out = list(key, 1), OK;
+    }
     const char *p = attributes.s, *end = p + attributes.n;
     TAKE(j, key, attributes.n + 1);
     for (; p <= end; p += len + 1) {
@@ -128,9 +143,8 @@ FILTER(filter_sort)
 {
     Value items, *key;
     TRY(iterate(j, self, &items));
-    if (a[2].kind != V_STR) TRY(keys_of(j, items, a[2], truth(a[1]), &key));
-    else TAKE(j, key, items.n);
-    for (uint32_t i = 0; a[2].kind == V_STR && i < items.n; i++)
+    TAKE(j, key, items.n);
+    for (uint32_t i = 0; i < items.n; i++)
         TRY(sort_attributes(j, items.item[i], a[2], truth(a[1]), &key[i]));
     return sorted(j, items, key, truth(a[0]), out);
 }
@@ -160,9 +174,11 @@ FILTER(filter_items)
 FILTER(filter_first)
 {
     Value items;
+    if (self.kind == V_GENERATOR && self.generator->n) {
+        self.generator->n--;
+        return *out = *self.generator->item++, OK;
+    }
     TRY(iterate(j, self, &items));
-    if (self.kind == V_GENERATOR && items.n)
-        *self.generator = (ValueStream){ items.item + 1, items.n - 1 };
     if (items.n) return *out = items.item[0], OK;
     return undefined(j, out, "No first item, sequence was empty.");
 }
@@ -243,6 +259,8 @@ FILTER(filter_unique)
     TAKE(j, kept, items.n);
     for (uint32_t i = 0; i < items.n; i++) {
         bool seen;
+        if (key[i].kind == V_LIST || key[i].kind == V_DICT)
+            return fail(E_DATA, "unhashable type: '%s'", type_name(key[i]));
         TRY(contains(j, key[i], list(key, n), &seen));
         if (!seen) kept[n] = items.item[i], key[n++] = key[i];
     }
@@ -286,7 +304,7 @@ FILTER(filter_slice)
         Value *row = cell + used;
         if (len) memcpy(row, items.item + at, len * sizeof *row);
         at += len;
-        if (fill && extra && (size_t)i >= extra) row[len++] = a[1];
+        if (fill && (size_t)i >= extra) row[len++] = a[1];
         rows[i] = list(row, len), used += len;
     }
     return generator(j, out, rows, (size_t)n);
@@ -301,46 +319,76 @@ static Status map_one(Jinja *j, Value v, const Args *a, const Builtin *f, Value 
     return attribute_or(j, v, a->named[0], otherwise ? a->named[1] : (Value){ .kind = V_ABSENT }, out);
 }
 
-static Status filter_map(Jinja *j, Value self, const Args *a, Value *out)
+/* The elements of v for a filter that reads them one by one, and the error that follows them. */
+static Status read_stream(Jinja *j, Value v, Value *items, Status *after)
+{
+    *after = OK;
+    if (v.kind != V_GENERATOR) return iterate(j, v, items);
+    const char *error = v.generator->error;
+    *items            = list(v.generator->item, v.generator->n);
+    *v.generator      = (ValueStream){ 0 };
+    if (error) *after = fail(E_DATA, "%s", error);
+    return OK;
+}
+
+static Status map_items(Jinja *j, Value self, const Args *a, Value **out, size_t *n)
 {
     Value          items, *item;
     const Builtin *f = NULL;
-    if (!self.kind || !truth(self)) return generator(j, out, NULL, 0);
+    Status         after;
+    if (!self.kind || !truth(self)) return OK;
     if (a->n) {
         TRY(want_str(a->v[0]));
         f = filter_named(a->v[0].s, a->v[0].n);
         if (!f) return fail(E_DATA, "No filter named '%.*s'.", (int)a->v[0].n, a->v[0].s);
     } else if (!a->names || !is_text(a->name[0], "attribute"))
         return fail(E_DATA, "map requires a filter argument");
-    TRY(iterate(j, self, &items));
+    TRY(read_stream(j, self, &items, &after));
     TAKE(j, item, items.n);
-    for (uint32_t i = 0; i < items.n; i++) TRY(map_one(j, items.item[i], a, f, &item[i]));
-    return generator(j, out, item, items.n);
+    for (*out = item; *n < items.n; ++*n) TRY(map_one(j, items.item[*n], a, f, &item[*n]));
+    return after;
+}
+
+static Status filter_map(Jinja *j, Value self, const Args *a, Value *out)
+{
+    Value *item = NULL;
+    size_t n    = 0;
+    Status st   = map_items(j, self, a, &item, &n);
+    return lazily(j, st, item, n, out);
 }
 
 /* Keeps the elements whose test gives `want`; the test is the argument after `skip`, or truth. */
-static Status choose(Jinja *j, Value self, const Args *a, int skip, bool want, Value *out)
+static Status choose_items(Jinja *j, Value self, const Args *a, int skip, bool want, Value **out, size_t *n)
 {
     Value          items, *kept, v, yes;
-    size_t         n    = 0;
     const Builtin *test = NULL;
-    if (!truth(self)) return generator(j, out, NULL, 0);
+    Status         after;
+    if (!truth(self)) return OK;
     if (a->n > skip) {
         TRY(want_str(a->v[skip]));
         test = test_named(a->v[skip].s, a->v[skip].n);
         if (!test) return fail(E_DATA, "No test named '%.*s'.", (int)a->v[skip].n, a->v[skip].s);
     } else if (skip && !a->n) return fail(E_DATA, "Missing parameter for attribute name");
     Args rest = { a->v + skip + 1, a->n - skip - 1, a->name, a->named, a->names };
-    TRY(iterate(j, self, &items));
+    TRY(read_stream(j, self, &items, &after));
     TAKE(j, kept, items.n);
+    *out = kept;
     for (uint32_t i = 0; i < items.n; i++) {
         v = items.item[i];
         if (skip) TRY(attribute_of(j, v, a->v[0], &v));
         if (test) TRY(call_builtin(j, test, v, &rest, &yes));
         else yes = v;
-        if (truth(yes) == want) kept[n++] = items.item[i];
+        if (truth(yes) == want) kept[(*n)++] = items.item[i];
     }
-    return generator(j, out, kept, n);
+    return after;
+}
+
+static Status choose(Jinja *j, Value self, const Args *a, int skip, bool want, Value *out)
+{
+    Value *kept = NULL;
+    size_t n    = 0;
+    Status st   = choose_items(j, self, a, skip, want, &kept, &n);
+    return lazily(j, st, kept, n, out);
 }
 
 static Status filter_select(Jinja *j, Value self, const Args *a, Value *out)

@@ -69,6 +69,20 @@ static Status pad(Jinja *j, Buffer *b, const Spec *s, Value text, bool numeric)
     return OK;
 }
 
+/* %c: a code point by its number, or a text of one. */
+static Status put_char(Jinja *j, Buffer *b, const Spec *s, Value v)
+{
+    char  text[8];
+    Value copy;
+    if (v.kind == V_STR && chars_count(v) == 1) return pad(j, b, s, v, false);
+    if (v.kind != V_INT && v.kind != V_BOOL) return fail(E_DATA, "%%c requires int or char");
+    int64_t c = whole(v);
+    if (c < 0 || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
+        return fail(E_DATA, "%%c arg not in range(0x110000)");
+    TRY(copy_str(j, &copy, text, (size_t)char_put(text, (int32_t)c)));
+    return pad(j, b, s, copy, false);
+}
+
 static Status put_text(Jinja *j, Buffer *b, const Spec *s, Value v)
 {
     Value text;
@@ -129,6 +143,7 @@ static Status percent_one(Jinja *j, Buffer *b, const Args *a, int *used, const c
     s.kind = *(*p)++;
     if (s.kind == 's') return put_text(j, b, &s, v);
     if (strchr("dixXofFeEgG", s.kind)) return put_number(j, b, &s, v);
+    if (s.kind == 'c') return put_char(j, b, &s, v);
     if (s.kind != 'r') return fail(E_DATA, "unsupported format character '%c'", s.kind);
     Buffer text = { 0 };
     TRY(buffer_repr(j, &text, v));
@@ -188,7 +203,6 @@ static Status field_value(Jinja *j, const Args *a, int *next, const char *p, con
         Value key   = str(p, n);
         int   index = item ? digits_value(p, n) : -1;
         TRY(item ? get_item(j, v, index >= 0 ? integer(index) : key, &v) : get_attr(j, v, key, &v));
-        if (v.kind == V_UNDEFINED) return fail_undefined(v);
         p += n + item;
     }
     return *out = v, OK;
@@ -215,6 +229,19 @@ static Status read_spec(Spec *s, const char *p, const char *end)
     return p == end ? OK : fail(E_DATA, "Invalid format specifier");
 }
 
+/* Texts have alignment, width and precision; other values no format at all. */
+static Status check_spec(const Spec *s, Value v, bool given)
+{
+    if (v.kind != V_STR && given)
+        return fail(E_DATA, "unsupported format string passed to %s.__format__", type_name(v));
+    if (s->kind && s->kind != 's')
+        return fail(E_DATA, "Unknown format code '%c' for object of type 'str'", s->kind);
+    if (s->sign) return fail(E_DATA, "Sign not allowed in string format specifier");
+    if (s->alternate) return fail(E_DATA, "Alternate form (#) not allowed in string format specifier");
+    if (s->align == '=') return fail(E_DATA, "'=' alignment not allowed in string format specifier");
+    return s->comma ? fail(E_DATA, "Cannot specify ',' with 's'.") : OK;
+}
+
 static Status put_field(Jinja *j, Buffer *b, const Args *a, int *next, const char *p, const char *end)
 {
     const char *colon = memchr(p, ':', (size_t)(end - p)), *name = colon ? colon : end;
@@ -228,8 +255,14 @@ static Status put_field(Jinja *j, Buffer *b, const Args *a, int *next, const cha
         TRY(buffer_repr(j, &text, v));
         v = buffer_str(&text);
     } else if (bang) TRY(to_str(j, &v, v));
-    bool plain = v.kind == V_FLOAT && !s.kind && s.precision < 0;
-    if (v.kind == V_STR || v.kind == V_BOOL || !is_number(v) || plain) {
+    bool plain = v.kind == V_FLOAT && !s.kind && s.precision < 0 && !s.comma && !s.sign && !s.zero;
+    bool given = colon && colon + 1 < end;
+    if (v.kind == V_BOOL && given) v = integer(v.b);
+    if (!is_number(v)) {
+        TRY(check_spec(&s, v, given));
+        if (s.zero && !s.align) strcpy(s.fill, "0");
+    }
+    if (!is_number(v) || v.kind == V_BOOL || plain) {
         if (plain && !s.align) s.align = '>';
         return put_text(j, b, &s, v);
     }

@@ -9,24 +9,31 @@ enum { RANGE_MAX = 100000 };
 
 enum { MAX_MESSAGE = 12000 }; /* bytes of raise_exception's message; a Status holds somewhat more */
 
-static Status global_range(Jinja *j, Value self, const Value *a, Value *out)
+Status new_range(Jinja *j, int64_t from, int64_t to, int64_t step, Value *out)
 {
-    int64_t from = 0, to, step = 1;
-    Value  *item;
-    TRY(want_int(a[0], &to));
-    if (a[1].kind != V_ABSENT) from = to;
-    if (a[1].kind != V_ABSENT) TRY(want_int(a[1], &to));
-    if (a[2].kind != V_ABSENT) TRY(want_int(a[2], &step));
-    if (!step) return fail(E_DATA, "range() arg 3 must not be zero");
+    Value   *item;
     __int128 gap = step > 0 ? (__int128)to - from : (__int128)from - to,
              by  = step > 0 ? step : -(__int128)step;
     __int128 n   = gap > 0 ? (gap + by - 1) / by : 0;
     if (n > RANGE_MAX)
         return fail(E_DATA, "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).",
                     RANGE_MAX);
-    TAKE(j, item, n);
-    for (int64_t i = 0; i < (int64_t)n; i++) item[i] = integer(from + i * step);
-    return *out = list(item, (size_t)n), OK;
+    TAKE(j, item, n + 3);
+    item[0] = integer(from), item[1] = integer(to), item[2] = integer(step);
+    for (int64_t i = 0; i < (int64_t)n; i++) item[i + 3] = integer(from + i * step);
+    *out = list(item + 3, (size_t)n);
+    return out->kind = V_RANGE, OK;
+}
+
+static Status global_range(Jinja *j, Value self, const Value *a, Value *out)
+{
+    int64_t from = 0, to, step = 1;
+    TRY(want_int(a[0], &to));
+    if (a[1].kind != V_ABSENT) from = to;
+    if (a[1].kind != V_ABSENT) TRY(want_int(a[1], &to));
+    if (a[2].kind != V_ABSENT) TRY(want_int(a[2], &step));
+    if (!step) return fail(E_DATA, "range() arg 3 must not be zero");
+    return new_range(j, from, to, step, out);
 }
 
 static Status add_pairs(Jinja *j, Dict *d, Value v)
@@ -65,6 +72,18 @@ static Status global_namespace(Jinja *j, Value self, const Args *a, Value *out)
 {
     return new_dict(j, a, V_NAMESPACE, out);
 }
+
+static Status dict_fromkeys(Jinja *j, Value self, const Value *a, Value *out)
+{
+    Dict *d;
+    Value keys;
+    TRY(dict_new(j, &d));
+    TRY(iterate(j, a[0], &keys));
+    for (uint32_t i = 0; i < keys.n; i++)
+        TRY(dict_set(j, d, keys.item[i], a[1].kind == V_ABSENT ? none() : a[1]));
+    return *out = (Value){ .kind = V_DICT, .dict = d }, OK;
+}
+const Builtin method_fromkeys = { "fromkeys", "iterable,value", 1, dict_fromkeys, 0 };
 
 static Status new_cycler(Jinja *j, const Value *item, int n, ValueKind kind, Value *out)
 {

@@ -92,7 +92,7 @@ Status get_item(Jinja *j, Value o, Value key, Value *out)
         TRY(spend(j, (size_t)o.dict->n / 8));
         if (v) return *out = *v, OK;
     }
-    bool row = o.kind == V_STR || o.kind == V_LIST || o.kind == V_TUPLE;
+    bool row = o.kind == V_STR || o.kind == V_LIST || o.kind == V_TUPLE || o.kind == V_RANGE;
     if (row && (key.kind == V_INT || key.kind == V_BOOL)) return get_index(j, o, key, out);
     if (key.kind == V_STR) TRY(find_member(j, o, key, out, &found));
     if (found) return OK;
@@ -143,12 +143,16 @@ Status get_slice(Jinja *j, Value o, const Value bound[3], Value *out)
     size_t  k = 0;
     if (o.kind == V_UNDEFINED) return fail_undefined(o);
     if (o.kind == V_DICT) return fail(E_DATA, "unhashable type: 'slice'");
-    if (o.kind != V_STR && o.kind != V_LIST && o.kind != V_TUPLE)
+    if (o.kind != V_STR && o.kind != V_LIST && o.kind != V_TUPLE && o.kind != V_RANGE)
         return fail(E_DATA, "'%s' object is not subscriptable", type_name(o));
     TRY(length(j, o, &n));
     TRY(slice_bounds(bound, n, &from, &to, &step));
     TRY(spend(j, o.n / 64));
     if (o.kind == V_STR) return slice_str(j, o, from, to, step, out);
+    if (o.kind == V_RANGE) {
+        int64_t first = o.item[-3].i, by = o.item[-1].i;
+        return new_range(j, first + from * by, first + to * by, step * by, out);
+    }
     *out = o;
     if (step == 1) return out->item += from, out->n = (uint32_t)(to > from ? to - from : 0), OK;
     TAKE(j, item, o.n);
@@ -165,7 +169,10 @@ static Status neighbour(Jinja *j, const Loop *l, int64_t at, const char *which, 
 /* V_ABSENT where a loop has no such attribute. */
 Status loop_attr(Jinja *j, Loop *l, Value name, Value *out)
 {
-    *out = (Value){ .kind = V_ABSENT };
+    bool all = is_text(name, "length") || is_text(name, "revindex") || is_text(name, "revindex0");
+    *out     = (Value){ .kind = V_ABSENT };
+    if (all || is_text(name, "last") || is_text(name, "nextitem"))
+        TRY(loop_pull(j, l, all ? INT64_MAX : l->at + 2));
     if (is_text(name, "previtem")) return neighbour(j, l, l->at - 1, "previous", out);
     if (is_text(name, "nextitem")) return neighbour(j, l, l->at + 1, "next", out);
     const struct {

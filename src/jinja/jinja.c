@@ -34,7 +34,8 @@ static Status parse(JinjaTemplate *t)
     static const char *const none_[] = { NULL };
     Parser                   p       = { .t = t, .at = t->token };
     TRY(parse_block(&p, &t->body, none_));
-    return check_names(&p);
+    TRY(check_names(&p));
+    return find_scopes(t);
 }
 
 Status jinja_open(JinjaTemplate **out, const char *source, size_t len, const char *name)
@@ -89,6 +90,7 @@ static Status open_scopes(Jinja *j)
     TAKE(j, j->globals, 1);
     TAKE(j, j->scope, 1);
     j->scope->parent = j->globals;
+    TRY(unset_names(j, j->scope, &j->template->unset));
     return set_variables(j);
 }
 

@@ -21,6 +21,7 @@ typedef enum {
     V_KEYS, /* views of a dict: rows that can be walked and printed, without elements by number */
     V_VALUES,
     V_ITEMS,
+    V_RANGE, /* its first, last and step are the three elements before the first */
     V_DICT,
     V_GENERATOR,
     V_NAMESPACE,
@@ -62,7 +63,8 @@ typedef struct Dict {
 /* What filters such as map yield: it is read once, as in Python. */
 typedef struct ValueStream {
     const Value *item;
-    uint32_t     n; /* elements that were not read yet */
+    uint32_t     n;     /* elements that were not read yet */
+    const char  *error; /* what reading on fails with; NULL: they end */
 } ValueStream;
 typedef struct Method {
     Value                 self;
@@ -73,9 +75,14 @@ typedef struct Cycler {
     uint32_t     n, at;
 } Cycler;
 
+/* Elements are taken from the source when they are needed: the loop's condition may read what the body sets.
+ */
 typedef struct Loop {
-    const Value       *item;
-    int64_t            n, at; /* at: the current index */
+    const Value       *source;
+    int64_t            sources, next; /* next: of the source, to be looked at */
+    const char        *error;         /* what reading beyond the source fails with, or NULL */
+    Value             *item;          /* those for which the condition holds */
+    int64_t            n, at;         /* at: the current index */
     int                depth;
     Value              changed; /* arguments of the last changed() */
     const struct Node *node;    /* of a recursive loop */
@@ -162,14 +169,22 @@ typedef struct NodeList {
     int           n, cap;
 } NodeList;
 
+/* Names that have no value when a scope is entered; see scopes.c. */
+typedef struct Names {
+    Value *v;
+    int    n;
+} Names;
+
 typedef struct Node {
     NodeKind       kind;
     int            line, op;
     bool           flag;  /* N_FOR: recursive */
+    bool           elif;  /* N_IF: `other` is the N_IF of an elif */
     Value          value; /* a constant, a name, a text */
     struct Node   *a, *b, *c;
     NodeList       list, body, other; /* operands or arguments; statements; those after else */
     const Builtin *builtin;           /* of filters and tests */
+    Names          unset, unset_other;
 } Node;
 
 enum { OP_IN = 256, OP_NOT_IN, OP_EQ, OP_NE, OP_GE, OP_LE, OP_FLOORDIV, OP_POW };
@@ -208,6 +223,7 @@ struct JinjaTemplate {
     LexToken *token;
     int       tokens, token_cap;
     NodeList  body;
+    Names     unset;
     bool      generation;
 };
 
@@ -236,7 +252,8 @@ enum {
     DEPTH       = 2000,
     PARSE_DEPTH = 100
 }; /* of nested calls of the interpreter; of nested expressions and blocks */
-enum { MACRO_VARARGS = 1, MACRO_KWARGS = 2 }; /* bits of Node.op: what a macro's body reads */
+/* Bits of Node.op: what a macro's body reads. */
+enum { MACRO_VARARGS = 1, MACRO_KWARGS = 2, MACRO_CALLER = 4 };
 
 /* Memory of a rendering: TAKE ends the calling function with E_FIT beyond the limit. */
 MUST Status take(Jinja *j, void *out, size_t bytes);
@@ -288,9 +305,10 @@ bool    char_is_space(int32_t c);
 size_t  space_before(const char *s, size_t n); /* bytes of white space at the end of s */
 size_t  space_after(const char *s, size_t n);  /* at its beginning */
 int     char_put(char *out, int32_t c);
-typedef enum { CASE_LOWER, CASE_UPPER, CASE_TITLE, CASE_CAPITAL, CASE_SWAP } LetterCase;
+typedef enum { CASE_LOWER, CASE_UPPER, CASE_TITLE, CASE_CAPITAL, CASE_SWAP, CASE_FOLD } LetterCase;
 MUST Status change_case(Jinja *j, Value *out, Value s, LetterCase how);
-bool        char_is(int32_t c, const char *what); /* alpha, digit, decimal, numeric, lower, upper, print */
+/* what: alpha, digit, numeric, lower, upper, cased, word or print */
+bool char_is(int32_t c, const char *what);
 
 /* text.c: buffers and the texts of values. */
 MUST Status         buffer_put(Jinja *j, Buffer *b, const char *s, size_t n);
@@ -333,6 +351,8 @@ MUST Status parse_filters(Parser *p, Node **node); /* a | b | c, `*node` may be 
 MUST Status parse_block(Parser *p, NodeList *body, const char *const *until);
 MUST Status parse_statement(Parser *p, NodeList *body);
 
+MUST Status find_scopes(JinjaTemplate *t); /* scopes.c */
+
 /* eval.c, exec.c */
 MUST Status  eval(Jinja *j, const Node *n, Value *out);
 MUST Status  exec(Jinja *j, const NodeList *body, Flow *flow);
@@ -340,10 +360,15 @@ MUST Status  call_value(Jinja *j, Value f, const Args *a, Value *out);
 MUST Status  call_builtin(Jinja *j, const Builtin *b, Value self, const Args *a, Value *out);
 MUST Status  call_macro(Jinja *j, const Macro *m, const Args *a, Value *out);
 MUST Status  call_loop(Jinja *j, Loop *l, const Args *a, Value *out);
+MUST Status  loop_pull(Jinja *j, Loop *l, int64_t n); /* until it has n elements or all of them */
 MUST Status  run_body(Jinja *j, const NodeList *body, Scope *scope, Value *out);
+MUST Status  unset_names(Jinja *j, Scope *s, const Names *names);
 MUST Status  scope_set(Jinja *j, Scope *s, Value name, Value v);
 const Value *scope_find(const Scope *s, const char *name, size_t len);
+MUST Status  unpack(Jinja *j, Value v, int n, Value *items); /* exactly n elements */
 MUST Status  bind_target(Jinja *j, const Node *target, Value v);
+
+MUST Status new_range(Jinja *j, int64_t from, int64_t to, int64_t step, Value *out); /* globals.c */
 
 /* operator.c, item.c */
 MUST Status binary(Jinja *j, int op, Value a, Value b, Value *out);
@@ -359,6 +384,7 @@ extern const Builtin method_format;
 
 /* filters_items.c, methods_str.c */
 extern const Builtin item_filters[], str_methods[];
+extern const Builtin method_fromkeys; /* dict.fromkeys, globals.c */
 
 /* Tables: filters.c, tests.c, methods.c, globals.c. NULL: there is no such name. */
 const Builtin *filter_named(const char *name, size_t len);

@@ -316,7 +316,8 @@ static Status lex_piece(Lexer *l)
     size_t from = l->at, tag = find_tag(l), raw = 0;
     int    line = l->line;
     char   begin, end, kind = tag < l->n ? l->s[tag + 1] : 0, sign = kind ? tag_sign(l, tag + 2) : '+';
-    if (kind == '%' && (raw = word_tag(l, tag, "raw", &begin, &end))) sign = begin;
+    if (kind == '%' && (raw = word_tag(l, tag, "raw", &begin, &end)) && end != '+') sign = begin;
+    else raw = 0;
     TRY(push_data(l, from, tag, line, sign, kind != '{'));
     advance(l, tag - from);
     if (!kind) return OK;

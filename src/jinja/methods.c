@@ -123,11 +123,17 @@ const Builtin *method_named(Value self, const char *name, size_t len)
     case V_STR:
         if (len == 6 && !memcmp(name, "format", 6)) return &method_format;
         return builtin_named(str_methods, name, len);
-    case V_LIST:
     case V_TUPLE:
+    case V_RANGE:
+        if (len == 4 && !memcmp(name, "copy", 4)) return NULL;
+        return builtin_named(list_methods, name, len);
+    case V_LIST:
         return builtin_named(list_methods, name, len);
     case V_DICT:
         return builtin_named(dict_methods, name, len);
+    case V_BUILTIN:
+        if (len != 8 || memcmp(name, "fromkeys", 8)) return NULL;
+        return self.builtin == global_named("dict", 4) ? &method_fromkeys : NULL;
     case V_FLOAT:
         return builtin_named(number_methods, name, len);
     case V_LOOP:

@@ -8,6 +8,7 @@
 static Value space(void) { return text_of(" "); }
 
 METHOD(str_lower) { return change_case(j, out, self, CASE_LOWER); }
+METHOD(str_casefold) { return change_case(j, out, self, CASE_FOLD); }
 METHOD(str_upper) { return change_case(j, out, self, CASE_UPPER); }
 METHOD(str_title) { return change_case(j, out, self, CASE_TITLE); }
 METHOD(str_capitalize) { return change_case(j, out, self, CASE_CAPITAL); }
@@ -248,6 +249,9 @@ static Status justify(Jinja *j, Value self, const Value *a, int side, Value *out
     int64_t width, n = (int64_t)chars_count(self);
     Value   fill = a[1].kind == V_STR && a[1].n ? a[1] : space();
     TRY(want_int(a[0], &width));
+    if (a[1].kind != V_ABSENT) TRY(want_str(a[1]));
+    if (chars_count(fill) != 1 || (a[1].kind == V_STR && !a[1].n))
+        return fail(E_DATA, "The fill character must be exactly one character long");
     int64_t all = width > n ? width - n : 0, left = side < 0   ? 0
                                                     : side > 0 ? all
                                                                : all / 2 + (all & width & 1);
@@ -308,6 +312,16 @@ METHOD(str_isprintable)
 
 METHOD(str_isspace) { return *out = boolean(self.n && space_after(self.s, self.n) == self.n), OK; }
 
+METHOD(str_isidentifier)
+{
+    bool yes = self.n > 0;
+    for (uint32_t at = 0; yes && at < self.n; at += (uint32_t)char_bytes(self.s + at)) {
+        int32_t c = char_at(self.s + at);
+        yes       = c == '_' || char_is(c, "alpha") || (at && char_is(c, "word"));
+    }
+    return *out = boolean(yes), OK;
+}
+
 METHOD(str_isascii)
 {
     bool yes = true;
@@ -342,7 +356,7 @@ METHOD(str_istitle)
 const Builtin str_methods[] = {
     { "lower", "", 0, str_lower, 0 },
     { "upper", "", 0, str_upper, 0 },
-    { "casefold", "", 0, str_lower, 0 },
+    { "casefold", "", 0, str_casefold, 0 },
     { "title", "", 0, str_title, 0 },
     { "capitalize", "", 0, str_capitalize, 0 },
     { "swapcase", "", 0, str_swapcase, 0 },
@@ -377,6 +391,7 @@ const Builtin str_methods[] = {
     { "isalnum", "", 0, str_isalnum, 0 },
     { "isspace", "", 0, str_isspace, 0 },
     { "isascii", "", 0, str_isascii, 0 },
+    { "isidentifier", "", 0, str_isidentifier, 0 },
     { "islower", "", 0, str_islower, 0 },
     { "isupper", "", 0, str_isupper, 0 },
     { "istitle", "", 0, str_istitle, 0 },

@@ -78,6 +78,15 @@ static Status int_binary(int op, int64_t a, int64_t b, Value *out)
     return *out = integer(r), OK;
 }
 
+/* The quotient of what is left without the remainder, as Python has it: 5.0 // 0.1 is 49. */
+static double floor_quotient(double a, double b)
+{
+    double rest = fmod(a, b), q = (a - rest) / b;
+    if (rest != 0 && (rest < 0) != (b < 0)) q--;
+    double down = floor(q);
+    return q - down > 0.5 ? down + 1 : down;
+}
+
 static Status float_binary(int op, double a, double b, Value *out)
 {
     double r;
@@ -98,7 +107,7 @@ static Status float_binary(int op, double a, double b, Value *out)
         r = a / b;
         break;
     case OP_FLOORDIV:
-        r = floor(a / b);
+        r = floor_quotient(a, b);
         break;
     case '%':
         r = fmod(a, b);

@@ -134,6 +134,7 @@ static Status parse_if(Parser *p, Node **out)
         Node *other;
         TRY(new_node(p, N_IF, &other));
         TRY(push_node(p, &n->other, other));
+        n->elif = true;
     }
     if (skip_name(p, "else")) {
         TRY(expect_end(p));
@@ -242,26 +243,15 @@ static Status parse_signature(Parser *p, Node *macro)
     return expect_op(p, ')');
 }
 
-/* Whether the tokens from here to p->at name a variable. */
-static bool names(const LexToken *from, const Parser *p, const char *word)
-{
-    for (; from < p->at; from++)
-        if (from->kind == T_NAME && is_text(from->value, word)) return true;
-    return false;
-}
-
 static Status parse_macro(Parser *p, Node **out)
 {
-    bool            outer = p->loop;
-    const LexToken *from  = p->at;
+    bool outer = p->loop;
     TRY(new_node(p, N_MACRO, out));
     TRY(expect_name(p, &(*out)->value));
     TRY(parse_signature(p, *out));
     p->loop = false;
     TRY(parse_body(p, &(*out)->body, "endmacro"));
     p->loop = outer;
-    (*out)->op =
-        (names(from, p, "varargs") ? MACRO_VARARGS : 0) | (names(from, p, "kwargs") ? MACRO_KWARGS : 0);
     return OK;
 }
 

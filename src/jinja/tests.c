@@ -22,7 +22,7 @@ TEST(is_float, self.kind == V_FLOAT)
 TEST(is_numeric, is_number(self))
 TEST(is_iterable, self.kind == V_STR || self.kind == V_DICT || self.kind == V_UNDEFINED || is_sequence(self))
 TEST(is_row, self.kind == V_STR || self.kind == V_DICT || self.kind == V_UNDEFINED || self.kind == V_LIST ||
-                 self.kind == V_TUPLE)
+                 self.kind == V_TUPLE || self.kind == V_RANGE)
 TEST(is_callable, self.kind == V_MACRO || self.kind == V_BUILTIN || self.kind == V_METHOD ||
                       self.kind == V_JOINER || self.kind == V_LOOP || self.kind == V_UNDEFINED)
 TEST(is_escaped, self.kind == V_STR && self.markup)

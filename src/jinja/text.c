@@ -58,11 +58,21 @@ static Status repr_char(Jinja *j, Buffer *b, const char *s, int32_t c, char quot
 
 static Status repr_str(Jinja *j, Buffer *b, Value v)
 {
+    if (v.markup) TRY(buffer_puts(j, b, "Markup("));
     char quote = memchr(v.s, '\'', v.n) && !memchr(v.s, '"', v.n) ? '"' : '\'';
     TRY(buffer_put(j, b, &quote, 1));
     for (uint32_t at = 0; at < v.n; at += (uint32_t)char_bytes(v.s + at))
         TRY(repr_char(j, b, v.s + at, char_at(v.s + at), quote));
-    return buffer_put(j, b, &quote, 1);
+    TRY(buffer_put(j, b, &quote, 1));
+    return buffer_puts(j, b, v.markup ? ")" : "");
+}
+
+static Status repr_range(Jinja *j, Buffer *b, const Value *bound)
+{
+    char text[80], step[24] = "";
+    if (bound[2].i != 1) snprintf(step, sizeof step, ", %lld", (long long)bound[2].i);
+    snprintf(text, sizeof text, "range(%lld, %lld%s)", (long long)bound[0].i, (long long)bound[1].i, step);
+    return buffer_puts(j, b, text);
 }
 
 static Status repr_items(Jinja *j, Buffer *b, Value v)
@@ -104,6 +114,7 @@ static Status repr_nested(Jinja *j, Buffer *b, Value v)
 {
     if (v.kind == V_LIST || v.kind == V_TUPLE || is_view(v)) return repr_items(j, b, v);
     if (v.kind == V_DICT) return repr_dict(j, b, v.dict);
+    if (v.kind == V_RANGE) return repr_range(j, b, v.item - 3);
     if (v.kind != V_NAMESPACE) return repr_other(j, b, v);
     TRY(buffer_puts(j, b, "<Namespace "));
     TRY(repr_dict(j, b, v.dict));

@@ -61,7 +61,7 @@ bool  is_view(Value v) { return v.kind == V_KEYS || v.kind == V_VALUES || v.kind
 
 bool is_sequence(Value v)
 {
-    return v.kind == V_LIST || v.kind == V_TUPLE || v.kind == V_GENERATOR || is_view(v);
+    return v.kind == V_LIST || v.kind == V_TUPLE || v.kind == V_RANGE || v.kind == V_GENERATOR || is_view(v);
 }
 
 bool is_text(Value v, const char *word)
@@ -91,6 +91,7 @@ bool truth(Value v)
     case V_KEYS:
     case V_VALUES:
     case V_ITEMS:
+    case V_RANGE:
         return v.n != 0;
     case V_DICT:
         return v.dict->n != 0;
@@ -114,6 +115,7 @@ const char *type_name(Value v)
         [V_KEYS]      = "dict_keys",
         [V_VALUES]    = "dict_values",
         [V_ITEMS]     = "dict_items",
+        [V_RANGE]     = "range",
         [V_DICT]      = "dict",
         [V_GENERATOR] = "generator",
         [V_NAMESPACE] = "Namespace",
@@ -157,6 +159,7 @@ bool same(Value a, Value b)
         return a.n == b.n && !memcmp(a.s, b.s, a.n);
     case V_LIST:
     case V_TUPLE:
+    case V_RANGE:
         return a.n == b.n && a.item == b.item;
     default:
         return a.dict == b.dict;
@@ -198,7 +201,7 @@ Status equal(Jinja *j, Value a, Value b, bool *out)
     }
     j->depth++;
     Status st = OK;
-    if (a.kind == V_LIST || a.kind == V_TUPLE || a.kind == V_KEYS || a.kind == V_ITEMS)
+    if (a.kind == V_LIST || a.kind == V_TUPLE || a.kind == V_RANGE || a.kind == V_KEYS || a.kind == V_ITEMS)
         st = equal_items(j, a, b, out);
     else if (a.kind == V_DICT) st = equal_dicts(j, a.dict, b.dict, out);
     else *out = same(a, b);
@@ -358,10 +361,12 @@ Status length(Jinja *j, Value v, int64_t *n)
     case V_KEYS:
     case V_VALUES:
     case V_ITEMS:
+    case V_RANGE:
         return *n = v.n, OK;
     case V_DICT:
         return *n = v.dict->n, OK;
     case V_LOOP:
+        TRY(loop_pull(j, v.loop, INT64_MAX));
         return *n = v.loop->n, OK;
     case V_UNDEFINED:
         return *n = 0, OK;
@@ -386,8 +391,10 @@ Status iterate(Jinja *j, Value v, Value *out)
 {
     TRY(spend(j, 1));
     if (v.kind == V_GENERATOR) {
-        *out                  = list(v.generator->item, v.generator->n);
-        return v.generator->n = 0, OK;
+        const char *error = v.generator->error;
+        *out              = list(v.generator->item, v.generator->n);
+        *v.generator      = (ValueStream){ 0 };
+        return error ? fail(E_DATA, "%s", error) : OK;
     }
     if (is_sequence(v)) return *out = list(v.item, v.n), OK;
     if (v.kind == V_STR) return iterate_str(j, v, out);
