@@ -30,6 +30,7 @@ CLIPS = {                                # name: rate, seconds, what ffmpeg is t
     "turned_h264.mp4": ("20", 2, H264),
     "cut_h264.mp4": ("25", 4, H264 + ["-bf", "2"]),              # its edit list hides the first frames
     "uneven_h264.mp4": ("30", 3, ["-vf", "select='not(mod(n,2))+lt(n,20)'", "-vsync", "vfr"] + H264),
+    "uneven_gif.gif": ("10", 2, ["-vf", "select='not(mod(n,3))+gt(n,16)'", "-vsync", "vfr"]),
     "deep_hevc.mp4": ("24", 1.3, ["-c:v", "libx265", "-x265-params", "log-level=none", "-pix_fmt", "yuv420p10le", "-crf", "34"]),
 }
 # What is done to a finished file, without encoding it again: options before and after its name.

@@ -24,12 +24,12 @@ enum {
 };
 
 /* Containers and codecs that are read; what else the libraries know stays out of reach of a file. */
-static const char formats[] = "mov,mp4,matroska,webm,avi,mpegts,mpeg,flv,ogg,asf";
+static const char formats[] = "mov,mp4,matroska,webm,avi,mpegts,mpeg,flv,ogg,asf,gif";
 static const char codecs[] =
     "h264,hevc,vp8,vp9,libvpx,libvpx-vp9,av1,libdav1d,libaom-av1,mpeg4,mpeg1video,mpeg2video,mjpeg,h263,flv,"
     "theora,vc1,wmv1,wmv2,wmv3,msmpeg4,msmpeg4v1,msmpeg4v2,prores,dnxhd,ffv1,huffyuv,ffvhuff,rawvideo,"
     "cinepak,"
-    "svq3,png";
+    "svq3,png,gif";
 
 struct VideoFile {
     const Libav        *av;
