@@ -1,7 +1,7 @@
 /* tests/simt/device.cc -- the emulated GPU: what it says of itself, its memory, launches. */
 #include "simt/device.h"
 
-#include "cuda.h"
+#include "simt/tensor_map.h"
 
 #include <stdio.h>
 #include <sys/mman.h>
@@ -154,6 +154,20 @@ cudaError_t cudaIpcCloseMemHandle(void *)                               { return
 
 /* ---- what it says of itself ---- */
 
+static const Gpu *choose_gpu()
+{
+    static const Gpu gpus[] = { { 8, 9, 99 << 10, 100 << 10 }, { 9, 0, 227 << 10, 228 << 10 } };
+    const char *wish = getenv("SIMT_CAPABILITY");
+    if (!wish || !*wish || !strcmp(wish, "8.9")) return &gpus[0];
+    if (strcmp(wish, "9.0")) fail("SIMT_CAPABILITY=%s: there are 8.9 and 9.0", wish);
+    return &gpus[1];
+}
+const Gpu &simt::gpu()
+{
+    static const Gpu *const chosen = choose_gpu();
+    return *chosen;
+}
+
 const char *cudaGetErrorString(cudaError_t e)
 {
     static const char *const words[] = {
@@ -181,13 +195,15 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
 {
     *p = { };
     snprintf(p->name, sizeof p->name, "emulated GPU");
-    p->major = MAJOR, p->minor = MINOR, p->multiProcessorCount = SMS, p->totalGlobalMem = MEMORY_BYTES;
-    p->sharedMemPerMultiprocessor = SHARED_SM, p->sharedMemPerBlockOptin = SHARED_MOST;
+    p->major = gpu().major, p->minor = gpu().minor, p->multiProcessorCount = SMS;
+    p->totalGlobalMem = MEMORY_BYTES;
+    p->sharedMemPerMultiprocessor = (size_t)gpu().shared_sm;
+    p->sharedMemPerBlockOptin = (size_t)gpu().shared_most;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr, int)
 {
-    *v = MAJOR;
+    *v = gpu().major;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char *id, int n, int)
@@ -203,8 +219,10 @@ cudaError_t cudaDriverGetVersion(int *version)
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **f, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult *found)
 {
-    if (strcmp(name, "cuStreamWriteValue32")) return noted(cudaErrorNotSupported);
-    *f = (void *)write_value, *found = cudaDriverEntryPointSuccess;
+    *f = !strcmp(name, "cuStreamWriteValue32")   ? (void *)write_value
+       : !strcmp(name, "cuTensorMapEncodeTiled") ? (void *)encode_tiled : NULL;
+    if (!*f) return noted(cudaErrorNotSupported);
+    *found = cudaDriverEntryPointSuccess;
     return cudaSuccess;
 }
 
@@ -212,7 +230,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **f, unsigne
 
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute, int value)
 {
-    if (value > SHARED_MOST) return noted(cudaErrorInvalidValue);
+    if (value > gpu().shared_most) return noted(cudaErrorInvalidValue);
     shared_allowed[kernel] = (size_t)value;
     return cudaSuccess;
 }

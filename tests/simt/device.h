@@ -6,9 +6,12 @@
 
 namespace simt {
 
-/* Compute capability 8.9, which takes the portable kernels; as much shared memory as such a GPU has. */
-enum { MAJOR = 8, MINOR = 9, SMS = 4 };
-enum { SHARED_MOST = 99 << 10, SHARED_SM = 100 << 10, SHARED_USUAL = 48 << 10 };    /* bytes */
+/* A GPU of compute capability 8.9 (portable kernels) or, with SIMT_CAPABILITY=9.0 in the environment, 9.0
+ * (Hopper's); each with as much shared memory, in bytes, as such a GPU has. */
+struct Gpu { int major, minor, shared_most, shared_sm; };
+const Gpu &gpu();
+
+enum { SMS = 4, SHARED_MOST = 227 << 10, SHARED_USUAL = 48 << 10 };     /* SHARED_MOST: of any */
 constexpr size_t MEMORY_BYTES = (size_t)16 << 30;
 
 /* Runs a kernel now; simt.cc. */

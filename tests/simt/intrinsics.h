@@ -15,7 +15,7 @@ inline void __syncwarp(unsigned mask = ~0u, simt::Site at = simt::Site::here())
 }
 inline void __threadfence() { }
 inline void __threadfence_system() { }
-inline void __nanosleep(unsigned) { }
+inline void __nanosleep(unsigned, simt::Site at = simt::Site::here()) { simt::sleep_thread(at); }
 [[noreturn]] inline void __trap() { simt::fail("__trap"); }
 inline size_t __cvta_generic_to_shared(const void *p) { return simt::shared_address(p); }
 

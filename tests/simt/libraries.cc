@@ -1,10 +1,8 @@
 /* tests/simt/libraries.cc -- what is not emulated: dense products of cuBLASLt, as loops on the host with its
- * roundings (sums in f32, the epilogue before the one rounding), and kernels of Hopper, which the emulated
- * GPU never runs. */
+ * roundings (sums in f32, the epilogue before the one rounding). */
 #include "simt/device.h"
 
 #include "ops/cuda/cublaslt.cuh"
-#include "ops/cuda/kernel_set.cuh"
 #include "bench/hold_sms.h"
 
 #include <stdio.h>
@@ -101,17 +99,3 @@ void   lt_describe(char *out, size_t n) { snprintf(out, n, "products on the host
 /* One kernel runs at a time: none can be beside another. */
 Status hold_sms(int)  { return OK; }
 void   release_sms()  { }
-
-/* ---- Hopper's kernels ---- */
-
-static bool absent() { simt::fail("kernels of Hopper are not emulated"); }
-
-void hopper_grouped(Backend *, const GroupedCall &)     { absent(); }
-void hopper_narrow(Backend *, const NarrowCall &)       { absent(); }
-void hopper_swiglu(Backend *, const FusedCall &)        { absent(); }
-void hopper_dswiglu(Backend *, const FusedCall &)       { absent(); }
-bool hopper_ce_grad(Backend *, Tensor, Tensor, Tensor, Tensor, Factor) { return absent(); }
-bool hopper_gemm_fp8(Backend *, const char *, Fp8Call)  { return absent(); }
-bool hopper_swiglu_fp8(Backend *, const SwigluFp8Call &) { return absent(); }
-bool vision_fwd(Backend *, const Attn *)                { return absent(); }
-bool vision_bwd(Backend *, const Attn *)                { return absent(); }

@@ -7,10 +7,14 @@
 
 namespace simt {
 
-constexpr uint64_t text_hash(const char *s)                                  /* FNV-1a */
+constexpr uint64_t text_step(uint64_t h, char c)                             /* FNV-1a */
+{
+    return (h ^ (uint64_t)(unsigned char)c) * 0x100000001b3u;
+}
+constexpr uint64_t text_hash(const char *s)
 {
     uint64_t h = 0xcbf29ce484222325u;
-    for (; *s; s++) h = (h ^ (uint64_t)(unsigned char)*s) * 0x100000001b3u;
+    for (; *s; s++) h = text_step(h, *s);
     return h;
 }
 
@@ -26,6 +30,11 @@ SIMT_INSTRUCTION("") { template <class... A> static void run(A &...) { } };     
 struct CopyAsync { static void run(uint32_t to, const void *from, int n) { copy_async(to, from, n); } };
 SIMT_INSTRUCTION("cp.async.cg.shared.global [%0], [%1], 16, %2;") : CopyAsync { };
 SIMT_INSTRUCTION("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;") : CopyAsync { };
+SIMT_INSTRUCTION("cp.async.cg.shared.global [%0], [%1], 16;")
+{
+    static void run(uint32_t to, const void *from) { copy_async(to, from, 16); }
+};
+SIMT_INSTRUCTION("cp.async.wait_all;") { static void run() { copy_async_wait(-1); } };
 SIMT_INSTRUCTION("cp.async.commit_group;") { static void run() { copy_async_commit(); } };
 SIMT_INSTRUCTION("cp.async.wait_group %0;") { static void run(int n) { copy_async_wait(n); } };
 
@@ -67,9 +76,13 @@ SIMT_INSTRUCTION("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %
 
 /* ---- shared memory by address ---- */
 
-inline uint32_t *shared_words(uint32_t at, int n)
+inline const uint32_t *shared_words(uint32_t at, int n)
 {
-    return (uint32_t *)shared_pointer(at, (uint32_t)n * 4, (uint32_t)n * 4);
+    return (const uint32_t *)shared_pointer(at, (uint32_t)n * 4, (uint32_t)n * 4);
+}
+inline uint32_t *words_to_store(uint32_t at, int n)
+{
+    return (uint32_t *)shared_target(at, (uint32_t)n * 4, (uint32_t)n * 4);
 }
 SIMT_INSTRUCTION("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];")
 {
@@ -85,13 +98,13 @@ SIMT_INSTRUCTION("ld.shared.s32 %0, [%1];")
 };
 SIMT_INSTRUCTION("st.shared.s32 [%0], %1;")
 {
-    static void run(uint32_t at, int x) { *shared_words(at, 1) = (uint32_t)x; }
+    static void run(uint32_t at, int x) { *words_to_store(at, 1) = (uint32_t)x; }
 };
 SIMT_INSTRUCTION("st.shared.v2.u32 [%0], {%1, %2};")
 {
     static void run(uint32_t at, uint32_t a, uint32_t b)
     {
-        uint32_t *p = shared_words(at, 2);
+        uint32_t *p = words_to_store(at, 2);
         p[0] = a, p[1] = b;
     }
 };
@@ -99,7 +112,7 @@ SIMT_INSTRUCTION("st.shared.v4.u32 [%0], {%1, %2, %3, %4};")
 {
     static void run(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
     {
-        uint32_t *p = shared_words(at, 4);
+        uint32_t *p = words_to_store(at, 4);
         p[0] = a, p[1] = b, p[2] = c, p[3] = d;
     }
 };
@@ -107,7 +120,7 @@ SIMT_INSTRUCTION("st.shared.v4.u32 [%0], {%1, %1, %1, %1};")
 {
     static void run(uint32_t at, uint32_t a)
     {
-        uint32_t *p = shared_words(at, 4);
+        uint32_t *p = words_to_store(at, 4);
         p[0] = p[1] = p[2] = p[3] = a;
     }
 };

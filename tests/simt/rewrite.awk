@@ -4,6 +4,7 @@
 #   __shared__ int a[8], b;                         a struct in the block's shared memory, a and b in it
 #   extern __shared__ __align__(16) char c[];       a pointer to the block's dynamic shared memory
 #   asm volatile("text" : "=r"(x) : "r"(y))         SIMT_PTX("text", x, y), which ptx.h defines for the text
+#   __cluster_dims__(n) ... {                       simt::cluster_begin(n); at the begin of the kernel
 #   #if __has_include(<nccl.h>)                     #if 0: libraries of NVIDIA's are absent
 #
 # Every line keeps its number. The file's name is the variable `name`.
@@ -87,6 +88,11 @@ held != "" {
     next
 }
 /^#if __has_include/ { print "#if 0"; next }
+match($0, /__cluster_dims__\([^)]*\)/) {
+    dims = substr($0, RSTART + 16, RLENGTH - 16)
+    $0 = substr($0, 1, RSTART - 1) substr($0, RSTART + RLENGTH)
+}
+/^\{/ && dims != "" { print "{ simt::cluster_begin" dims ";" substr($0, 2); dims = ""; next }
 /(^|[ {;])asm( volatile)? *\(/ && !/^ *(\/\*|\*)/ {
     done = finish($0)
     if (done == "") held = $0

@@ -1,11 +1,5 @@
-/* tests/simt/simt.cc -- see simt.h: the threads of a block as fibers, where they meet, shared memory. */
-#include "simt/fiber.h"
-#include "simt/device.h"
-
-#include <dlfcn.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <unistd.h>
+/* tests/simt/simt.cc -- see simt.h: threads as fibers, which one runs, where they meet, blocks in turn. */
+#include "simt/threads.h"
 
 #include <vector>
 
@@ -14,118 +8,79 @@ dim3  blockDim, gridDim;
 
 namespace simt {
 
-enum { LANES = 32, WARPS = 32, THREADS = LANES * WARPS };
-enum State { NEW, RUNS, IN_WARP, IN_BLOCK, RETURNED };
+Cluster cluster;
+Block  *here;
+char   *shared_base;
+const Grid *launched;
 
-struct Copy { uint32_t to; const void *from; int bytes, group; };
-
-struct Thread {
-    uint3       index;
-    State       state;
-    Fiber      *fiber;
-    const char *what;                                   /* the thread waits in it, at `site` */
-    Site        site;
-    unsigned    mask;
-    void       *operand;
-    Resolve     resolve;
-    std::vector<Copy> copies;                           /* of cp.async, that no wait has waited for */
-    int         groups;                                 /* committed */
-};
-
+static Block blocks[CLUSTER_MOST];
 static struct {
-    Thread   thread[THREADS];
-    int      threads, self, warp;
-    uint32_t ready[WARPS], ready_warps;                 /* lanes that can run, warps that have such lanes */
-    bool     lanes_fall, warps_fall;                    /* the order in which they run */
-    const Grid *grid;
+    int      self, warp;                                /* in `here` */
+    bool     lanes_fall, warps_fall, blocks_fall;       /* the order in which they run */
+    bool     at_once;                                   /* what hardware does beside threads */
     const std::function<void()> *kernel;
     Fiber    main;
-} block;
+} now;
 static std::vector<Fiber *> &idle = *new std::vector<Fiber *>;  /* to the end: they are no leak */
+static std::vector<std::function<void()>> &under_way = *new std::vector<std::function<void()>>;
+static uint64_t drawn;
 
-/* ---- errors ---- */
-
-static void print_kernel(const void *kernel)
+uint64_t draw()
 {
-    Dl_info info = { };
-    char    command[512], name[1024] = "";
-    dladdr(kernel, &info);
-    snprintf(command, sizeof command, "addr2line -Cfe /proc/%d/exe %#zx 2>/dev/null", (int)getpid(),
-             (size_t)((const char *)kernel - (const char *)info.dli_fbase));
-    FILE *f = popen(command, "r");
-    if (f && !fgets(name, sizeof name, f)) *name = 0;
-    if (f) pclose(f);
-    name[strcspn(name, "\n")] = 0;
-    fprintf(stderr, "simt: %s, launched at %s:%d", *name ? name : "a kernel", block.grid->site.file,
-            block.grid->site.line);
-}
-
-void fail(const char *format, ...)
-{
-    va_list v;
-    fflush(stdout);
-    if (block.grid) {
-        print_kernel(block.grid->kernel);
-        fprintf(stderr, ", block (%u, %u, %u), thread %d: ", blockIdx.x, blockIdx.y, blockIdx.z, block.self);
-    }
-    va_start(v, format);
-    vfprintf(stderr, format, v);
-    va_end(v);
-    fputc('\n', stderr);
-    abort();
-}
-
-/* Where all threads are, lanes of a warp that are at one place in a line. */
-static void print_threads()
-{
-    for (int w = 0; w * LANES < block.threads; w++)
-        for (int l = 0; l < LANES && w * LANES + l < block.threads; l++) {
-            const Thread *t = &block.thread[w * LANES + l];
-            unsigned same = 0, before = 0;
-            for (int k = 0; k < LANES && w * LANES + k < block.threads; k++) {
-                const Thread *o = &block.thread[w * LANES + k];
-                if (o->state != t->state) continue;
-                if (t->state != RETURNED && (o->what != t->what || o->site.line != t->site.line ||
-                                             o->mask != t->mask)) continue;
-                same |= 1u << k, before |= (unsigned)(k < l);
-            }
-            if (before) continue;
-            if (t->state == RETURNED) fprintf(stderr, "  warp %d, lanes %08x: returned\n", w, same);
-            else
-                fprintf(stderr, "  warp %d, lanes %08x: %s(mask %08x) at %s:%d\n", w, same, t->what, t->mask,
-                        t->site.file, t->site.line);
-        }
+    uint64_t x = ++drawn * 0x9e3779b97f4a7c15u;
+    return x ^ x >> 32;
 }
 
 /* ---- which thread runs ---- */
 
-static Thread *self() { return &block.thread[block.self]; }
+Thread *self() { return &here->thread[now.self]; }
 
-int lane() { return block.self % LANES; }
+int lane() { return now.self % LANES; }
 
 static int pick(uint32_t set, bool falls) { return falls ? 31 - __builtin_clz(set) : __builtin_ctz(set); }
 
-static void make_ready(int i)
+/* Makes a thread the one that fail() names, and whose lane() is asked for. */
+static void enter(Thread *t)
 {
-    block.thread[i].state = block.thread[i].fiber ? RUNS : NEW;
-    block.ready[i / LANES] |= 1u << i % LANES, block.ready_warps |= 1u << i / LANES;
+    here = t->block, now.self = t->number, now.warp = t->number / LANES;
+    blockIdx = here->index, threadIdx = t->index, shared_base = here->memory;
+}
+
+static void make_ready(Thread *t)
+{
+    int w = t->number / LANES;
+    if (t->state == IN_BLOCK) t->block->in_block--;
+    t->state = t->fiber ? RUNS : NEW;
+    t->block->ready[w] |= 1u << t->number % LANES, t->block->ready_warps |= 1u << w;
 }
 
 static void make_waiting(State s)
 {
-    int w = block.self / LANES;
+    int w = now.self / LANES;
     self()->state = s;
-    block.ready[w] &= ~(1u << lane());
-    if (!block.ready[w]) block.ready_warps &= ~(1u << w);
+    here->ready[w] &= ~(1u << lane());
+    if (!here->ready[w]) here->ready_warps &= ~(1u << w);
+    if (s == IN_BLOCK) here->in_block++;
+    if (s == RETURNED) here->live--, here->returned = true;
+}
+
+static bool any_ready()
+{
+    for (int r = 0; r < cluster.size; r++)
+        if (cluster.block[r]->ready_warps) return true;
+    return false;
 }
 
 /* The next thread becomes `self`; false: none can run. */
 static bool choose_next()
 {
-    if (!block.ready_warps) return false;
-    if (!block.ready[block.warp]) block.warp = pick(block.ready_warps, block.warps_fall);
-    block.self = block.warp * LANES + pick(block.ready[block.warp], block.lanes_fall);
-    threadIdx = self()->index;
+    int rank = here->rank;
+    for (int i = 1; i < cluster.size && !cluster.block[rank]->ready_warps; i++)
+        rank = (here->rank + (now.blocks_fall ? cluster.size - i : i)) % cluster.size;
+    Block *b = cluster.block[rank];
+    if (!b->ready_warps) return false;
+    if (b != here || !b->ready[now.warp]) now.warp = pick(b->ready_warps, now.warps_fall);
+    enter(&b->thread[now.warp * LANES + pick(b->ready[now.warp], now.lanes_fall)]);
     return true;
 }
 
@@ -139,10 +94,10 @@ static Fiber *take_fiber()
     return f;
 }
 
-/* From a fiber that keeps its place to that of the next thread, or to the block's. */
+/* From a fiber that keeps its place to that of the next thread, or to the cluster's. */
 static void switch_from(Fiber *from)
 {
-    if (!choose_next()) { fiber_switch(from, &block.main); return; }
+    if (!choose_next()) { fiber_switch(from, &now.main); return; }
     if (!self()->fiber) self()->fiber = take_fiber();
     if (self()->fiber != from) fiber_switch(from, self()->fiber);
 }
@@ -151,191 +106,232 @@ static void switch_from(Fiber *from)
 static void run_threads(void *fiber)
 {
     for (;;) {
-        (*block.kernel)();
+        (*now.kernel)();
+        bulk_returned(self());
         make_waiting(RETURNED);
+        barriers_returned();
         self()->fiber = NULL;
         bool runs = choose_next();
         if (runs && !self()->fiber) { self()->fiber = (Fiber *)fiber; continue; }
         idle.push_back((Fiber *)fiber);
-        fiber_switch((Fiber *)fiber, runs ? self()->fiber : &block.main);
+        fiber_switch((Fiber *)fiber, runs ? self()->fiber : &now.main);
     }
+}
+
+/* ---- waiting ---- */
+
+static void begin_waiting(State s, const char *what, unsigned mask, Site site, const void *caller)
+{
+    Thread *t = self();
+    t->what = what, t->mask = mask, t->site = site, t->caller = caller;
+    make_waiting(s);
+}
+
+void wait_in(Waiters &w, const char *what, Site site, const void *caller, uint32_t a, uint32_t b)
+{
+    Thread *t = self();
+    t->about[0] = a, t->about[1] = b;
+    w.push_back(t);
+    begin_waiting(WAITS, what, ~0u, site, caller);
+    switch_from(t->fiber);
+}
+
+void wake(Waiters &w)
+{
+    for (Thread *t : w) make_ready(t);
+    w.clear();
+}
+
+void later(std::function<void()> work)
+{
+    Thread *t = self();
+    if (now.at_once) { work(); return; }
+    under_way.push_back([t, work] { enter(t), work(); });
+}
+
+static bool do_later()
+{
+    if (under_way.empty()) return false;
+    size_t i = draw() % under_way.size();
+    std::function<void()> work = std::move(under_way[i]);
+    under_way[i] = std::move(under_way.back());
+    under_way.pop_back();
+    work();
+    return true;
+}
+
+/* A thread that sleeps looks again when no other can run, and nothing is under way. */
+enum { SLEEPS_MOST = 1000 };
+static Waiters &sleepers = *new Waiters;
+static int      sleeps;                                 /* in a row that nothing else came of */
+
+void sleep_thread(Site site) { wait_in(sleepers, "__nanosleep", site, __builtin_return_address(0)); }
+
+static bool end_sleep()
+{
+    if (sleepers.empty()) return false;
+    if (++sleeps > SLEEPS_MOST) {
+        print_threads();
+        fail("threads wait for what no thread of the block does: a later block, another kernel or the host");
+    }
+    wake(sleepers);
+    return true;
 }
 
 /* ---- meeting ---- */
 
 /* Whether every lane of the mask waits in this instruction or has returned. */
-static bool all_there(int warp, const Thread *t)
+static bool all_there(const Thread *t)
 {
+    int warp = t->number / LANES;
     for (uint32_t left = t->mask; left; left &= left - 1) {
         int i = warp * LANES + __builtin_ctz(left);
-        const Thread *o = &block.thread[i];
-        if (i >= block.threads || o->state == RETURNED) continue;
+        const Thread *o = &t->block->thread[i];
+        if (i >= t->block->threads || o->state == RETURNED) continue;
         if (o->state != IN_WARP || o->what != t->what || o->mask != t->mask) return false;
     }
     return true;
 }
 
-static void end_meeting(int warp, const Thread *t)
+static void end_meeting(Thread *t)
 {
     void    *operand[LANES] = { };
     unsigned mask = t->mask;
+    int      first = t->number / LANES * LANES;
     for (int l = 0; l < LANES; l++) {
-        Thread *o = &block.thread[warp * LANES + l];
-        if (mask >> l & 1 && warp * LANES + l < block.threads && o->state == IN_WARP) operand[l] = o->operand;
+        Thread *o = &t->block->thread[first + l];
+        if (mask >> l & 1 && first + l < t->block->threads && o->state == IN_WARP) operand[l] = o->operand;
     }
     if (t->resolve) t->resolve(operand);
     for (int l = 0; l < LANES; l++)
-        if (operand[l]) make_ready(warp * LANES + l);
-}
-
-static void wait_in(State s, const char *what, unsigned mask, void *operand, Resolve resolve, Site site)
-{
-    Thread *t = self();
-    t->what = what, t->mask = mask, t->operand = operand, t->resolve = resolve, t->site = site;
-    make_waiting(s);
+        if (operand[l]) make_ready(&t->block->thread[first + l]);
 }
 
 void meet_warp(const char *what, unsigned mask, void *operand, Resolve resolve, Site site)
 {
     Thread *t = self();
-    int     i = block.self;
     if (!(mask >> lane() & 1)) fail("%s at %s:%d: the mask %08x lacks the calling lane", what, site.file,
                                     site.line, mask);
-    wait_in(IN_WARP, what, mask, operand, resolve, site);
-    if (all_there(i / LANES, t)) end_meeting(i / LANES, t);
+    t->operand = operand, t->resolve = resolve;
+    begin_waiting(IN_WARP, what, mask, site, __builtin_return_address(0));
+    if (all_there(t)) end_meeting(t);
     if (t->state != RUNS) switch_from(t->fiber);
 }
 
 void meet_block(const char *what, void *operand, Resolve resolve, Site site)
 {
     Thread *t = self();
-    wait_in(IN_BLOCK, what, ~0u, operand, resolve, site);
+    t->operand = operand, t->resolve = resolve;
+    begin_waiting(IN_BLOCK, what, ~0u, site, __builtin_return_address(0));
     switch_from(t->fiber);
 }
 
 /* Lanes that waited for one that has returned since. */
-static bool end_warp_meetings()
+static bool end_warp_meetings(Block *b)
 {
     bool any = false;
-    for (int i = 0; i < block.threads; i++)
-        if (block.thread[i].state == IN_WARP && all_there(i / LANES, &block.thread[i]))
-            end_meeting(i / LANES, &block.thread[i]), any = true;
+    if (!b->returned) return false;
+    b->returned = false;
+    for (int i = 0; i < b->threads; i++) {
+        Thread *t = &b->thread[i];
+        if (t->state == IN_WARP && all_there(t)) enter(t), end_meeting(t), any = true;
+    }
     return any;
 }
 
-/* False: all threads have returned. */
-static bool end_barrier()
+/* Of all threads that have not returned, when the others are not on their way. */
+static bool end_barrier(Block *b)
 {
     void   *operand[THREADS] = { };
     Thread *first = NULL;
-    for (int i = 0; i < block.threads; i++) {
-        Thread *t = &block.thread[i];
+    if (!b->live || b->in_block != b->live) return false;
+    for (int i = 0; i < b->threads; i++) {
+        Thread *t = &b->thread[i];
         if (t->state == RETURNED) continue;
         if (!first) first = t;
-        if (t->state != IN_BLOCK || t->what != first->what || t->site.line != first->site.line) {
-            print_threads();
-            fail("threads wait for others that never come");
-        }
+        if (t->what != first->what || t->site.line != first->site.line) return false;
         operand[i] = t->operand;
     }
-    if (first && first->resolve) first->resolve(operand);
-    for (int i = 0; i < block.threads; i++)
-        if (block.thread[i].state == IN_BLOCK) make_ready(i);
-    return first != NULL;
+    enter(first);
+    if (first->resolve) first->resolve(operand);
+    for (int i = 0; i < b->threads; i++)
+        if (b->thread[i].state == IN_BLOCK) make_ready(&b->thread[i]);
+    return true;
 }
 
-/* ---- shared memory: the dynamic part first, then every declaration as it is first met ---- */
-
-enum { MEMORY = 4 * SHARED_MOST, GAP = SANITIZED ? 64 : 0, POISON = 0xff };
-alignas(1024) static char memory[MEMORY];
-static size_t memory_used, memory_asked;                /* with and without gaps */
-unsigned      shared_epoch;
-
-static void *reserve(size_t bytes, size_t align)
+static bool end_meetings()
 {
-    char *at = memory + (memory_used + (memory_used ? GAP : 0) + align - 1) / align * align;
-    memory_asked += bytes;
-    if (memory_asked > SHARED_MOST)
-        fail("%zu bytes of shared memory, the device has %d for a block", memory_asked, (int)SHARED_MOST);
-    fiber_unpoison(at, bytes);
-    memset(at, POISON, bytes);
-    memory_used = (size_t)(at - memory) + bytes;
-    return at;
-}
-
-void *shared_reserve(size_t bytes, size_t align) { return reserve(bytes, align > 16 ? align : 16); }
-
-void *dynamic_shared(size_t align)
-{
-    if (align > 1024) fail("dynamic shared memory aligned to %zu bytes", align);
-    return memory;
-}
-
-static void open_memory()
-{
-    fiber_poison(memory, memory_used);
-    memory_used = memory_asked = 0, shared_epoch++;
-    if (block.grid->bytes) reserve(block.grid->bytes, 1024);
-}
-
-uint32_t shared_address(const void *p)
-{
-    if ((const char *)p < memory || (const char *)p > memory + memory_used)
-        fail("an address is taken for one of shared memory and is not");
-    return (uint32_t)((const char *)p - memory);
-}
-
-void *shared_pointer(uint32_t at, uint32_t bytes, uint32_t align)
-{
-    if (at % align) fail("shared address %#x is not a multiple of %u", at, align);
-    if (at + bytes > memory_used)
-        fail("%u bytes at shared address %#x: the block has %zu", bytes, at, memory_used);
-    return memory + at;
-}
-
-void copy_async(uint32_t to, const void *from, int bytes)
-{
-    if (bytes && (uintptr_t)from % 16) fail("cp.async from %p, which is not a multiple of 16", from);
-    if (bytes < 0 || bytes > 16) fail("cp.async of %d bytes", bytes);
-    memset(shared_pointer(to, 16, 16), POISON, 16);
-    self()->copies.push_back({ to, from, bytes, self()->groups });
-}
-
-void copy_async_commit() { self()->groups++; }
-
-void copy_async_wait(int groups)
-{
-    Thread *t = self();
-    size_t  kept = 0;
-    for (const Copy &c : t->copies) {
-        if (c.group >= t->groups - groups) { t->copies[kept++] = c; continue; }
-        memset(memory + c.to, 0, 16);
-        if (c.bytes) memcpy(memory + c.to, c.from, (size_t)c.bytes);
-    }
-    t->copies.resize(kept);
+    bool any = false;
+    for (int r = 0; r < cluster.size; r++)
+        any = end_warp_meetings(cluster.block[r]) || end_barrier(cluster.block[r]) || any;
+    return any;
 }
 
 /* ---- blocks ---- */
 
-static void open_threads()
+static void open_threads(Block *b)
 {
-    block.threads = (int)(blockDim.x * blockDim.y * blockDim.z);
-    for (int i = 0; i < block.threads; i++) {
+    b->threads = b->live = threads_of_block();
+    b->in_block = b->under_way = 0, b->returned = false;
+    for (int i = 0; i < b->threads; i++) {
         unsigned u = (unsigned)i;
-        block.thread[i].index = { u % blockDim.x, u / blockDim.x % blockDim.y, u / blockDim.x / blockDim.y };
-        block.thread[i].fiber = NULL, block.thread[i].groups = 0, block.thread[i].copies.clear();
-        make_ready(i);
+        b->thread[i] = { };
+        b->thread[i].block = b, b->thread[i].number = i;
+        b->thread[i].index = { u % blockDim.x, u / blockDim.x % blockDim.y, u / blockDim.x / blockDim.y };
+        make_ready(&b->thread[i]);
     }
 }
 
-static void run_block(unsigned x, unsigned y, unsigned z)
+static void open_block(int slot, int rank, uint3 index)
 {
-    blockIdx = { x, y, z };
-    open_memory();
-    open_threads();
+    Block *b = &blocks[slot];
+    b->slot = slot, b->rank = rank, b->index = index;
+    cluster.block[rank] = b;
+    memory_open(b), barriers_open(b), mbarriers_open(b), warpgroups_open(b), products_open(b), copies_open(b);
+    bulk_open(b);
+    open_threads(b);
+}
+
+/* What a kernel with __cluster_dims__(n) does first. The first thread of all has run no further than here:
+ * the other blocks of its cluster begin. */
+void cluster_begin(int n)
+{
+    if (cluster.size == n) return;
+    if (gpu().major < 9) fail("clusters on a GPU of compute capability %d.%d", gpu().major, gpu().minor);
+    if (cluster.size != 1 || n > CLUSTER_MOST || gridDim.x % (unsigned)n)
+        fail("a grid of %u blocks in clusters of %d; at most %d are emulated", gridDim.x, n, CLUSTER_MOST);
+    unsigned first = blockIdx.x / (unsigned)n * (unsigned)n;
+    int      own = (int)(blockIdx.x - first), slot = 1;
+    cluster.size = n, here->rank = own, cluster.block[own] = here;
+    for (int r = 0; r < n; r++)
+        if (r != own) open_block(slot++, r, { first + (unsigned)r, blockIdx.y, blockIdx.z });
+}
+
+static bool go_on()
+{
+    if (!end_meetings() && !do_later()) return false;
+    sleeps = 0;
+    return true;
+}
+
+static void run_cluster(uint3 index)
+{
+    cluster.size = 1;
+    memory_close();
+    open_block(0, 0, index);
+    enter(&blocks[0].thread[0]);
+    sleeps = 0;
     do {
-        while (block.ready_warps) switch_from(&block.main);
-    } while (end_warp_meetings() || end_barrier());
+        while (any_ready()) switch_from(&now.main);
+    } while (go_on() || end_sleep());
+    for (int r = 0; r < cluster.size; r++)
+        if (cluster.block[r]->live) {
+            print_threads();
+            fail("threads wait for others that never come");
+        }
+    for (int r = 0; r < cluster.size; r++)
+        enter(&cluster.block[r]->thread[0]), warpgroups_close(here), products_close(here);
+    bulk_close();
 }
 
 /* A permutation of 0 .. n - 1 that differs from launch to launch. */
@@ -344,18 +340,21 @@ static unsigned at(Order o, uint64_t i) { return (unsigned)((o.first + (o.falls 
 
 void run_grid(const Grid &g, const std::function<void()> &kernel)
 {
-    static uint64_t launches;
-    uint64_t draw = ++launches * 0x9e3779b97f4a7c15u, n = (uint64_t)g.blocks.x * g.blocks.y * g.blocks.z;
-    draw ^= draw >> 32;
-    Order o = { n, draw % n, (draw >> 20 & 1) != 0 };
-    block.lanes_fall = draw >> 21 & 1, block.warps_fall = draw >> 22 & 1;
-    fiber_here(&block.main);
-    block.grid = &g, block.kernel = &kernel, blockDim = g.threads, gridDim = g.blocks;
+    uint64_t x = draw(), n = (uint64_t)g.blocks.x * g.blocks.y * g.blocks.z;
+    Order    o = { n, x % n, (x >> 20 & 1) != 0 };
+    std::vector<bool> done(n);
+    now.lanes_fall = x >> 21 & 1, now.warps_fall = x >> 22 & 1, now.blocks_fall = x >> 23 & 1;
+    now.at_once = (x >> 24 & 3) == 0;
+    fiber_here(&now.main);
+    launched = &g, now.kernel = &kernel, blockDim = g.threads, gridDim = g.blocks;
     for (uint64_t i = 0; i < n; i++) {
         unsigned b = at(o, i);
-        run_block(b % g.blocks.x, b / g.blocks.x % g.blocks.y, b / g.blocks.x / g.blocks.y);
+        if (done[b]) continue;
+        run_cluster({ b % g.blocks.x, b / g.blocks.x % g.blocks.y, b / g.blocks.x / g.blocks.y });
+        unsigned first = b - b % g.blocks.x % (unsigned)cluster.size;
+        for (int r = 0; r < cluster.size; r++) done[first + (unsigned)r] = true;
     }
-    block.grid = NULL;
+    launched = NULL;
 }
 
 }

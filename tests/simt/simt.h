@@ -79,28 +79,33 @@ void meet_warp(const char *name, unsigned mask, void *operand, Resolve resolve, 
 void meet_block(const char *name, void *operand, Resolve resolve, Site site);
 
 int  lane();                                             /* of the calling thread */
+void sleep_thread(Site site);                            /* others run first */
+
+void cluster_begin(int blocks);                          /* first in a kernel with __cluster_dims__ */
 
 /* ---- shared memory ---- */
 
-extern unsigned shared_epoch;                            /* another value in every block */
-void *shared_reserve(size_t bytes, size_t align);
-void *dynamic_shared(size_t align);
+extern unsigned shared_epoch;                            /* another value in every cluster */
+extern char    *shared_base;                             /* of the block that runs */
+size_t shared_reserve(size_t bytes, size_t align);       /* the place in each block of the cluster */
+void  *dynamic_shared(size_t align);
 
 /* The variables of one __shared__ declaration: S is a type of its own. */
 template <class S> inline S &shared()
 {
     static unsigned epoch;
-    static void    *at;
+    static size_t   at;
     if (epoch != shared_epoch) at = shared_reserve(sizeof(S), alignof(S)), epoch = shared_epoch;
-    return *(S *)at;
+    return *(S *)(shared_base + at);
 }
 
 uint32_t shared_address(const void *p);
 void    *shared_pointer(uint32_t at, uint32_t bytes, uint32_t align);
+void    *shared_target(uint32_t at, uint32_t bytes, uint32_t align);    /* of an ordinary store */
 
 void copy_async(uint32_t to, const void *from, int bytes);      /* and zeros up to 16 */
 void copy_async_commit();
-void copy_async_wait(int groups);
+void copy_async_wait(int groups);                        /* all but these; -1: also those of no group */
 
 /* ---- launches ---- */
 
@@ -127,5 +132,7 @@ inline Launch<P...> launch(void (*k)(P...), dim3 blocks, dim3 threads, size_t by
 
 #include "simt/intrinsics.h"
 #include "simt/ptx.h"
+#include "simt/hopper.h"
+#include "simt/wgmma.h"
 
 #endif

@@ -21,6 +21,17 @@ static void load(void *const *operand, bool turned)
         }
 }
 
+void store_matrices(void *const *operand)               /* stmatrix, the reverse */
+{
+    uint16_t m[4][8][8];
+    for (int l = 0; l < 32; l++) {
+        if (!operand[l]) fail("stmatrix without lane %d", l);
+        for (int i = 0; i < 4; i++) memcpy(&m[i][l / 4][l % 4 * 2], ((Matrices *)operand[l])->v[i], 4);
+    }
+    for (int l = 0; l < 32; l++)
+        memcpy(shared_target(((Matrices *)operand[l])->at, 16, 16), m[l / 8][l % 8], 16);
+}
+
 void load_matrices(void *const *operand)            { load(operand, false); }
 void load_matrices_transposed(void *const *operand) { load(operand, true); }
 
