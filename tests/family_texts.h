@@ -22,10 +22,12 @@ static const char *const family_text[] = {
     " \"first_k_dense_replace\": 1, \"n_group\": 4, \"topk_group\": 2, \"q_lora_rank\": 12,"
     " \"kv_lora_rank\": 10, \"qk_nope_head_dim\": 6, \"qk_rope_head_dim\": 4, \"v_head_dim\": 5}",
     "{\"model_type\": \"gpt_oss\", " FAMILY_TEXT "\"intermediate_size\": 16, \"num_local_experts\": 8,"
-    " \"sliding_window\": 5}",
+    " \"sliding_window\": 5, \"layer_types\": [\"full_attention\", \"sliding_attention\","
+    " \"sliding_attention\", \"full_attention\"]}",
     "{\"model_type\": \"olmoe\", " FAMILY_TEXT "\"intermediate_size\": 16, \"num_experts\": 8}",
     "{\"model_type\": \"qwen3_next\", " FAMILY_TEXT DELTA_TEXT "\"full_attention_interval\": 4}",
-    "{\"model_type\": \"qwen3_5_moe_text\", " FAMILY_TEXT DELTA_TEXT "\"full_attention_interval\": 2}",
+    "{\"model_type\": \"qwen3_5_moe_text\", " FAMILY_TEXT DELTA_TEXT "\"layer_types\":"
+    " [\"linear_attention\", \"full_attention\", \"full_attention\", \"linear_attention\"]}",
 };
 enum { FAMILY_TEXTS = sizeof family_text / sizeof *family_text };
 

@@ -126,6 +126,36 @@ static void keys_left_out(void)
                               "\"layer_types\": [\"full_attention\", \"full_attention\"]}"));
 }
 
+static int64_t layers_of(const AttentionKind *kind, const ModelShape *s)
+{
+    return kind->layers_below(&s->text, s->text.L);
+}
+
+static void kinds_of_layers(void)
+{
+    static const struct { const char *types; int64_t full, window; } oss[] = {
+        { "\"sliding_attention\", \"full_attention\", \"sliding_attention\"", 1, 2 },
+        { "\"full_attention\", \"full_attention\", \"sliding_attention\"", 2, 1 },
+        { "\"full_attention\", \"full_attention\", \"full_attention\"", 3, 0 },
+        { "\"sliding_attention\", \"sliding_attention\", \"sliding_attention\"", 0, 3 },
+    };
+    char text[400];
+    ModelShape s;
+    for (int i = 0; i < 4; i++) {
+        snprintf(text, sizeof text, "{\"model_type\": \"gpt_oss\", \"num_hidden_layers\": 3, "
+                 "\"layer_types\": [%s]}", oss[i].types);
+        EXPECT_OK(read_config(&s, text));
+        int64_t full = layers_of(&attention_gqa, &s), window = layers_of(&attention_window, &s);
+        EXPECT(full == oss[i].full && window == oss[i].window, "%s: %lld full, %lld with a window",
+               oss[i].types, (long long)full, (long long)window);
+    }
+    EXPECT_OK(read_config(&s, "{\"model_type\": \"qwen3_next\", \"rope_theta\": 1e7, "
+                              "\"num_hidden_layers\": 3, \"layer_types\": [\"full_attention\", "
+                              "\"linear_attention\", \"full_attention\"]}"));
+    EXPECT(layers_of(&attention_gqa, &s) == 2 && layers_of(&attention_gdn, &s) == 1, "%lld full",
+           (long long)layers_of(&attention_gqa, &s));
+}
+
 static void refusals(void)
 {
     static const struct { const char *config, *says;
@@ -186,6 +216,13 @@ static void refusals(void)
         { "{\"model_type\": \"qwen3\", \"rope_theta\": 1e6, \"layer_types\": [\"full_attention\", "
           "\"sliding_attention\"]}",
           "layer_types[1] = sliding_attention" },
+        { "{\"model_type\": \"gpt_oss\", \"layer_types\": [\"full_attention\"]}",
+          "num_hidden_layers = 36 names" },
+        { "{\"model_type\": \"gpt_oss\", \"num_hidden_layers\": 1, \"layer_types\": [\"linear_attention\"]}",
+          "layer_types[0] = linear_attention" },
+        { "{\"model_type\": \"qwen3_next\", \"rope_theta\": 1e7, \"num_hidden_layers\": 1, \"layer_types\": "
+          "[\"full_attention\"]}",
+          "no gated delta net" },
         { "{\"model_type\": \"mistral\", \"rope_theta\": 1e6, \"sliding_window\": 8, \"layer_types\": "
           "[\"full_attention\"]}",
           "layer_types[0] = full_attention" },
@@ -206,6 +243,7 @@ int main(void)
     RUN(known_models);
     RUN(spellings);
     RUN(keys_left_out);
+    RUN(kinds_of_layers);
     RUN(refusals);
     return lab_report();
 }

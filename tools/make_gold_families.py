@@ -292,6 +292,11 @@ def recorded_cases():
             num_local_experts=4, num_experts_per_tok=3, sliding_window=1, attention_bias=False, rms_norm_eps=1e-6,
             router_aux_loss_coef=0.0, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
             rope_parameters=rope(10000.0))),
+        Case("gpt-oss-types", "gpt_oss", seed=49, rows=rows, text=dict(
+            common, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2, head_dim=6, intermediate_size=7,
+            num_local_experts=3, num_experts_per_tok=2, sliding_window=3, attention_bias=True, rms_norm_eps=1e-5,
+            router_aux_loss_coef=0.0, layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+            rope_parameters=rope(100.0))),
         Case("olmoe", "olmoe", seed=35, rows=rows, text=dict(
             common, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3, intermediate_size=14,
             num_experts=5, num_experts_per_tok=2, norm_topk_prob=False, clip_qkv=None, rms_norm_eps=1e-5,
@@ -317,10 +322,10 @@ def recorded_cases():
         Case("qwen3_5-text", "qwen3_5_moe_text", seed=42, rows=rows, text=dict(
             common, **delta, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"],
             linear_num_key_heads=3, linear_num_value_heads=3)),
-        # no shared expert, all experts for a token, one key head
-        Case("qwen3_5-plain", "qwen3_5_moe_text", seed=46, rows=rows, text=dict(
+        # no shared expert, all experts for a token, one key head, layers without a pattern
+        Case("qwen3_5-plain", "qwen3_5_moe_text", seed=54, rows=rows, text=dict(
             common, **dict(delta, num_experts=3, num_experts_per_tok=3, shared_expert_intermediate_size=0),
-            num_hidden_layers=2, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=1,
+            num_hidden_layers=2, layer_types=["full_attention", "linear_attention"], linear_num_key_heads=1,
             linear_num_value_heads=2)),
         Case("llama", "llama", seed=37, rows=rows, tied=True, text=dict(
             common, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, head_dim=8,

@@ -82,6 +82,14 @@ def experts(rng):
     return n, rng.choice([1, n, rng.randint(1, n)])
 
 
+def layer_types(rng, other, layers):
+    """One of a few patterns, or none."""
+    every = rng.choice([2, 2, 3, 4])
+    if rng.random() < 0.4:
+        return [rng.choice([other, "full_attention"]) for _ in range(layers - 1)] + [other]
+    return [other if (i + 1) % every else "full_attention" for i in range(layers)]
+
+
 def width(rng):
     return rng.choice([1, 3, 7, 16, 21, 30])
 
@@ -128,7 +136,7 @@ def gpt_oss(rng):
         heads(rng), intermediate_size=width(rng), num_local_experts=n, num_experts_per_tok=k,
         sliding_window=rng.choice([1, 2, 3, 12, 1000]), attention_bias=rng.random() < 0.7,
         router_aux_loss_coef=rng.choice([0.0, 0.05, 0.9]), rope_parameters=rope_of(rng),
-        layer_types=["full_attention" if i % 2 else "sliding_attention" for i in range(text["num_hidden_layers"])],
+        layer_types=layer_types(rng, "sliding_attention", text["num_hidden_layers"]),
     )
     return text
 
@@ -207,11 +215,10 @@ def delta(rng, text, size, share):
 
 def qwen3_next(rng):
     text = common(rng)
-    every = rng.choice([2, 3, 4])
     layers = text["num_hidden_layers"]
     text.update(delta(rng, text, *rng.choice([(8, 0.25), (8, 0.5), (16, 0.25), (12, 0.5), (6, 1.0)])))
     text.update(
-        full_attention_interval=every, intermediate_size=width(rng), norm_topk_prob=rng.random() < 0.7,
+        layer_types=layer_types(rng, "linear_attention", layers), intermediate_size=width(rng), norm_topk_prob=rng.random() < 0.7,
         decoder_sparse_step=rng.choice([1, 1, 2]),
         mlp_only_layers=[rng.randrange(layers)] if layers > 1 and rng.random() < 0.3 else [],
     )
@@ -220,9 +227,8 @@ def qwen3_next(rng):
 
 def qwen3_5_moe_text(rng):
     text = common(rng)
-    every, layers = rng.choice([2, 3, 4]), text["num_hidden_layers"]
     text.update(delta(rng, text, *rng.choice([(8, 0.25), (8, 0.5), (16, 0.25), (12, 0.5), (6, 1.0)])))
-    text["layer_types"] = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
+    text["layer_types"] = layer_types(rng, "linear_attention", text["num_hidden_layers"])
     return text
 
 
@@ -235,9 +241,8 @@ def visual_sections(rng, text, share):
 def qwen3_5_moe(rng):
     size, share = rng.choice([(8, 1.0), (16, 0.5), (24, 0.5), (32, 0.25), (20, 0.3)])
     text = common(rng)
-    every, layers = rng.choice([2, 3, 4]), text["num_hidden_layers"]
     text.update(delta(rng, text, size, share))
-    text["layer_types"] = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
+    text["layer_types"] = layer_types(rng, "linear_attention", text["num_hidden_layers"])
     visual_sections(rng, text, share)
     return text
 
@@ -288,6 +293,11 @@ def visual_rows(rng):
     return rows
 
 
+def can_be_packed(family, text):
+    """Delta nets and gpt_oss of transformers 5.23 do not look at position_ids for documents."""
+    return not family.startswith(("gpt_oss", "qwen3_")) and not text.get("num_nextn_predict_layers")
+
+
 def random_case(family, seed):
     rng = random.Random(f"{family} {seed}")
     text = SHAPES[family](rng)
@@ -298,7 +308,7 @@ def random_case(family, seed):
         case.patch_scale = rng.choice([1.0, 0.05])
     else:
         case.rows = rows_of(rng, 150 if "qwen3_" in family else 60)
-        case.packed = "qwen3_" not in family and not text.get("num_nextn_predict_layers") and rng.random() < 0.2
+        case.packed = can_be_packed(family, text) and rng.random() < 0.2
         if not case.packed and not text.get("num_nextn_predict_layers") and rng.random() < 0.3:
             for row in case.rows:
                 row.pad = "left"

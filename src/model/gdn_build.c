@@ -34,7 +34,7 @@ static Param *build_conv(ParamSet *s, const GdnShape *g, const char *at, int l)
 void build_gdn(ParamSet *s, Gdn *m, const TextShape *t, const char *at, int l)
 {
     const GdnShape *g = &t->gdn;
-    *m = (Gdn){ .shape = *g, .eps = (float)t->eps, .index = l };
+    *m = (Gdn){ .shape = *g, .eps = (float)t->eps, .index = (int)attention_gdn.layers_below(t, l) };
     m->norm     = build_norm(s, t, t->D, "%slayers.%d.input_layernorm.weight", at, l);
     m->w_in     = build_in(s, t, at, l);
     m->conv     = build_conv(s, g, at, l);

@@ -1,45 +1,27 @@
 /* model/gdn_shape.c -- see gdn_shape.h. */
 #include "model/gdn_shape.h"
 
-#include <string.h>
+#include "model/layer_types.h"
 
 const ModelNames names_gdn = { .router = "mlp.gate", .shared = "mlp.shared_expert",
                                .shared_gate = "mlp.shared_expert_gate",
                                .expert_part = { "gate_proj", "up_proj", "down_proj" } };
 
-static Status layer_type(const Json *list, int64_t i, bool *full)
+/* The list wins over full_attention_interval. Where every n-th layer is full, n stands for the list; where
+ * none is, an n that no layer reaches. */
+static Status read_types(TextShape *t, const Json *o)
 {
-    const Json *e = json_array_get(list, (size_t)i);
-    const char *type = json_is_string(e) ? json_string_value(e) : "";
-    *full = !strcmp(type, "full_attention");
-    if (*full || !strcmp(type, "linear_attention")) return OK;
-    return fail(E_DATA, "layer_types[%lld]: must be linear_attention or full_attention", (long long)i);
-}
-
-/* The list wins over full_attention_interval: the first full layer gives the interval, which the others must
- * have too. */
-static Status check_types(TextShape *t, const Json *list)
-{
-    bool full;
-    if (!json_is_array(list) || json_array_size(list) != (size_t)t->L)
-        return fail(E_DATA, "layer_types: must be a list of num_hidden_layers = %lld names", (long long)t->L);
-    t->gdn.every = t->L + 1;
-    for (int64_t i = 0; i < t->L; i++) {
-        TRY(layer_type(list, i, &full));
-        if (full && t->gdn.every > t->L) t->gdn.every = i + 1;
-        if (full != ((i + 1) % t->gdn.every == 0))
-            return fail(E_DATA, "layer_types[%lld]: full_attention must be every n-th layer, the last of "
-                        "each n, and the first such layer says n = %lld", (long long)i,
-                        (long long)t->gdn.every);
-    }
+    TRY(layer_types_read(t, o, "linear_attention"));
+    t->gdn.every = t->full_count ? t->full_layers[0] + 1 : t->L + 1;
+    if (t->gdn.every >= 2 && layer_types_are_every(t, t->gdn.every)) t->full_count = 0;
+    if (t->full_count && t->full_count < t->L) t->gdn.every = t->L + 1;
     return OK;
 }
 
 static Status layers(TextShape *t, const Json *o)
 {
-    const Json *types = json_object_get(o, "layer_types");
     TRY(shape_dim(o, "full_attention_interval", 4, 4096, &t->gdn.every));
-    if (types && !json_is_null(types)) TRY(check_types(t, types));
+    if (json_has(o, "layer_types")) TRY(read_types(t, o));
     if (t->gdn.every < 2)
         return fail(E_DATA, "full_attention in every layer: such a model has no gated delta net");
     return OK;

@@ -1,8 +1,7 @@
-/* model/gpt_oss.c -- gpt_oss: sinks, windows in every second layer, YaRN, biases everywhere, a clamped
- * GLU. Gate and up of experts alternate in its files, column by column, and so do the rows of w_gu here. */
+/* model/gpt_oss.c -- gpt_oss: sinks, windows in some layers, YaRN, biases everywhere, a clamped GLU. Gate and
+ * up of experts alternate in its files, column by column, and so do the rows of w_gu here. */
+#include "model/layer_types.h"
 #include "model/qwen3_shape.h"
-
-#include <string.h>
 
 static const TextDefaults defaults = { .vocab = 201088, .hidden = 2880, .layers = 36, .heads = 64,
                                        .kv_heads = 8,
@@ -13,17 +12,14 @@ static const TextDefaults defaults = { .vocab = 201088, .hidden = 2880, .layers 
 static const ModelNames names = { .router = "mlp.router",
                                   .expert_part = { "gate_proj", "up_proj", "down_proj" } };
 
-/* Absent, or alternating from a window on. */
-static Status check_layers(const TextShape *t, const Json *hf)
+/* Without a list layers alternate, from a window on. */
+static Status read_layers(TextShape *t, const Json *hf)
 {
-    const Json *types = json_object_get(hf, "layer_types");
-    for (int64_t l = 0; types && !json_is_null(types) && l < t->L; l++) {
-        const char *type = json_string_value(json_array_get(types, (size_t)l));
-        if (!type || strcmp(type, l % 2 ? "full_attention" : "sliding_attention"))
-            return fail(E_DATA,
-                        "layer_types[%lld] = %s: windows must be in every second layer, from the first",
-                        (long long)l, type ? type : "?");
-    }
+    if (!json_has(hf, "layer_types")) return OK;
+    TRY(layer_types_read(t, hf, "sliding_attention"));
+    if (t->full_count == t->L)                  t->window = 0;
+    else if (!t->full_count)                    t->window_all = true;
+    if (!t->window || layer_types_are_every(t, 2)) t->full_count = 0;
     return OK;
 }
 
@@ -37,7 +33,7 @@ static Status shape(ModelShape *s, const Json *hf)
     TRY(qwen3_text(&s->text, hf, &defaults, true, false));
     TRY(json_flag(hf, "attention_bias", true, &s->text.bias));
     TRY(shape_dim(hf, "sliding_window", 128, 1 << 24, &s->text.window));
-    TRY(check_layers(&s->text, hf));
+    TRY(read_layers(&s->text, hf));
     s->text.F = s->text.I, s->text.renorm = true, s->text.act = ACTIVATION_CLAMPED_GLU;
     s->text.sinks = s->text.router_bias = s->text.expert_bias = true;
     s->names = &names, s->fused_experts = s->input_major = true;

@@ -2,6 +2,7 @@
  * rope keys in two spellings, experts under two names, nulls that stand for defaults. */
 #include "model/qwen3_shape.h"
 
+#include "model/layer_types.h"
 #include "nn/activation.h"
 
 #include <math.h>
@@ -183,7 +184,7 @@ static Status windows(TextShape *t, const Json *o, const TextDefaults *d)
         return fail(E_DATA, "sliding_window = %lld: must be positive, or null", (long long)keys);
     if (d->window_always && keys) t->window = keys, t->window_all = true;
     if (d->mixed_layers) return OK;
-    return shape_refuse_layer_types(o, t->window_all ? "sliding_attention" : "full_attention");
+    return layer_types_refuse(o, t->window_all ? "sliding_attention" : "full_attention");
 }
 
 Status qwen3_text(TextShape *t, const Json *o, const TextDefaults *d, bool sparse, bool multimodal)

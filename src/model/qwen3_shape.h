@@ -17,13 +17,11 @@ typedef struct TextDefaults {
     int64_t mrope[3];                    /* 0 0 0: 24 20 20 */
     bool    window_always;               /* sliding_window applies without use_sliding_window */
     int64_t window;                      /* … of a file that has no such key; one with null has no window */
-    bool    mixed_layers;                /* the family reads layer_types itself */
+    bool    mixed_layers;                /* layers are of two kinds: the family reads layer_types itself */
 } TextDefaults;
 
 /* Refuses, by name, keys that change what a model computes and that no family here computes. */
 MUST Status shape_refuse(const Json *o);
-/* Refuses layer_types, where a file has them, with another name than `wanted`. */
-MUST Status shape_refuse_layer_types(const Json *o, const char *wanted);
 
 MUST Status shape_dim(const Json *o, const char *key, int64_t def, int64_t most, int64_t *out);
 /* Reads the shape of a family whose config is flat and whose names begin with "model.". */

@@ -3,8 +3,6 @@
  * another model. */
 #include "model/qwen3_shape.h"
 
-#include <string.h>
-
 /* Keys that may be absent, null, false, 0 or empty: what each stands for then is what is computed. */
 static const char *const must_be_off[] = {
     "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "mlp_bias", "clip_qkv",
@@ -43,16 +41,4 @@ Status shape_refuse(const Json *o)
                     "is known", (long long)every);
     TRY(refuse_layered_rope(o, "rope_parameters"));
     return refuse_layered_rope(o, "rope_scaling");
-}
-
-Status shape_refuse_layer_types(const Json *o, const char *wanted)
-{
-    const Json *list = json_object_get(o, "layer_types");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *type = json_string_value(json_array_get(list, i));
-        if (!type || strcmp(type, wanted))
-            return fail(E_DATA, "layer_types[%zu] = %s: every layer of this model has %s", i,
-                        type ? type : "?", wanted);
-    }
-    return OK;
 }

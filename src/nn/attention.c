@@ -134,8 +134,7 @@ void attention_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor dx
 
 static int64_t layers_below(const TextShape *t, int64_t x)
 {
-    if (t->mla.kv_rank || (t->window && t->window_all)) return 0;
-    return t->window ? x / 2 : attention_full_below(t, x);
+    return t->mla.kv_rank ? 0 : attention_full_below(t, x);
 }
 
 #define PARAM(name) ((int)offsetof(Attention, name))

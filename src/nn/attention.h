@@ -43,9 +43,13 @@ void attention_bwd(const Pass *c, const Attention *m, AttentionAct *a, Tensor dx
                    Tensor cs,
                    Tensor dres);
 
-/* Layers [0, x) that attend to all tokens before, gated delta nets being the others. */
+/* Layers [0, x) that attend to all tokens before; the others have a window or are gated delta nets. */
 static inline int64_t attention_full_below(const TextShape *t, int64_t x)
 {
+    int64_t n = 0;
+    for (int i = 0; i < t->full_count; i++) n += t->full_layers[i] < x;
+    if (t->full_count) return n;
+    if (t->window)     return t->window_all ? 0 : x / 2;
     return t->gdn.every ? x / t->gdn.every : x;
 }
 

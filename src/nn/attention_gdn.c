@@ -64,13 +64,12 @@ static void sections_of(Section to[3], GdnShare s, GdnParts in, Tensor qkv)
     to[2] = (Section){ in.v, t_heads(qkv, 2 * s.K, s.Hk, s.M * s.dv), 2 * s.K, s.V };
 }
 
-static int64_t linear_below(const GdnShape *g, int64_t layer) { return layer - layer / g->every; }
 
 /* Of documents that are being decoded. */
 static void section_step(const Pass *c, const Gdn *m, Section *x)
 {
     const Cache *k = c->cache;
-    Tensor tail = t_cols(cache_tail(k, linear_below(&m->shape, m->index)), x->row, x->rows);
+    Tensor tail = t_cols(cache_tail(k, m->index), x->row, x->rows);
     op_short_conv_step(c->be, x->out, tail, x->in, t_rows(param_w(m->conv), x->row, x->rows), k->full.seg,
                        t_rows(k->doc, 0, k->full.seg.n), t_rows(k->kept, 0, k->full.seg.n));
 }
@@ -121,7 +120,7 @@ static void rule_step(const Pass *c, const Gdn *m, GdnAct *a)
 {
     const Cache *x = c->cache;
     GdnShare s = share_of(c, m);
-    op_delta_rule_step(c->be, t_heads(a->o, 0, s.Hv, s.dv), cache_state(x, linear_below(&m->shape, m->index)),
+    op_delta_rule_step(c->be, t_heads(a->o, 0, s.Hv, s.dv), cache_state(x, m->index),
                        queries(s, a->qkv), keys(s, a->qkv), values(s, a->qkv), a->g, a->beta, x->full.seg,
                        t_rows(x->doc, 0, x->full.seg.n), t_rows(x->kept, 0, x->full.seg.n), scale_of(s));
 }
@@ -311,7 +310,7 @@ static void bwd(const Pass *c, const void *module, void *act, Tensor dx, Tensor 
 
 static int64_t layers_below(const TextShape *t, int64_t x)
 {
-    return t->gdn.every ? linear_below(&t->gdn, x) : 0;
+    return t->gdn.every ? x - attention_full_below(t, x) : 0;
 }
 
 #define PARAM(name) ((int)offsetof(Gdn, name))

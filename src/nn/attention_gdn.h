@@ -17,7 +17,7 @@
 typedef struct Gdn {
     GdnShape shape;
     float    eps;
-    int      index;                      /* which layer this is: its rows of a cache */
+    int      index;                      /* which delta net this is: its rows of a cache */
     Param   *norm;                       /* (D) */
     Param   *w_in;                       /* (2 K + 2 V + 2 Hv, D), K = Hk dk, V = Hv dv */
     Param   *conv;                       /* (2 K + V, width): of q, of k, of v */

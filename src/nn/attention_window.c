@@ -1,11 +1,11 @@
 /* nn/attention_window.c -- grouped-query attention whose queries see the last `window` tokens alone: every
- * second layer, from the first (GPT-OSS), or every layer (Mistral). Its passes are those of
- * nn/attention.c. */
+ * second layer, from the first, or those that the file names (GPT-OSS), or every layer (Mistral). Its passes
+ * are those of nn/attention.c. */
 #include "nn/attention.h"
 
 static int64_t layers_below(const TextShape *t, int64_t x)
 {
-    return !t->window ? 0 : t->window_all ? x : (x + 1) / 2;
+    return t->window ? x - attention_full_below(t, x) : 0;
 }
 
 static void describe(Description *d, const TextShape *t)

@@ -63,6 +63,8 @@ typedef struct TextShape {
     GdnShape gdn;
     int64_t  window;                     /* of attention in every second layer; 0: no window */
     bool     window_all;                 /* … in every layer */
+    int64_t  full_layers[128];           /* layers that attend to all tokens, where these have no pattern */
+    int      full_count;                 /* 0: gdn.every, window and window_all say which */
     int64_t  mtp;                        /* layers behind the L that predict further tokens (MTP) */
     int64_t  mtp_in_file;                /* those of its files: they may be left out */
     ActivationId act;                    /* of feed-forwards */
