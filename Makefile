@@ -116,7 +116,7 @@ help:
 	@echo "make test       build and run every test; ends with one line of counts"
 	@echo "make asan       the same tests under AddressSanitizer and UBSan"
 	@echo "make soak       long checks: kills of runs and ranks, FP8, four hosts, Slurm, bare Debian systems, fuzzing (SOAK seconds each, 600)"
-	@echo "make test-simt  every CUDA kernel but Hopper's on an emulated GPU, against the CPU; SAN=1: every access is checked"
+	@echo "make test-simt  every CUDA kernel, Hopper's too, on an emulated GPU, against the CPU; SAN=1: every access is checked"
 	@echo "make CUDA=1     with the CUDA backend (needs nvcc), in $(BUILD)/cuda, for every GPU since 2020; CUDA_ARCHS=\"89\": for some alone, faster"
 	@echo "make CUDA=1 kernel-registers   registers and spills of the portable kernels on every GPU"
 	@echo "make CUDA=1 test-gpu   every op against the CPU, recorded cases and short runs on the GPU"
@@ -192,7 +192,7 @@ $(BUILD)/%.cu.o: $(BUILD)/gen/%.cu $(BUILD)/simt.h.gch $(SIMT_GEN)
 $(BUILD)/tests/simt/selftest $(BUILD)/tests/simt/selftest_hopper: %: %.cu.o $(CORE)
 	@$(CXX) $(SIMTFLAGS) -o $@ $^ $(LIBS)
 $(BUILD)/tests/%_hopper: $(BUILD)/tests/%
-	@printf '#!/bin/sh\nSIMT_CAPABILITY=9.0 exec $<\n' >$@ && chmod +x $@
+	@printf '#!/bin/sh\nSIMT_CAPABILITY=9.0 TREB_TEST=$(SIMT_ONLY_$*) exec $<\n' >$@ && chmod +x $@
 $(BUILD)/tests/simt/%.o: tests/simt/%.cc $(SIMT_GEN)
 	@mkdir -p $(@D)
 	@$(CXX) $(SIMTFLAGS) -O3 -MMD -MP -c -o $@ $<
@@ -235,11 +235,13 @@ test: setup lint
 	@TREB=$(BUILD)/treb TEST_COMM=$(BUILD)/tests/test_comm TEST_LAYOUTS=$(BUILD)/tests/test_layouts FUZZ="$(FUZZ)" tests/run.sh $(TESTS) $(SIMT_RUN) $(SCRIPTS:%=tests/%.sh)
 
 # Kernels on an emulated GPU (tests/simt): the tests of ops, without those that measure time or need several GPUs.
-# `make test` has the short ones.
+# `make test` has the short ones. NAME_hopper is NAME on an emulated GPU of compute capability 9.0; SIMT_ONLY_NAME: those
+# of its tests whose kernels differ there.
 SIMT_TESTS := simt/selftest simt/selftest_hopper $(addprefix gpu_,weight_code optim results side delta)
 SIMT_RUN    = $(if $(shell command -v $(CXX)),$(SIMT_TESTS:%=$(SIMT_BUILD)/tests/%))
 SIMT_MORE  := $(addprefix gpu_,offload rows loss families precision moe grouped adapters attention gemm fp8 fp8_weights graph) \
-              $(patsubst %,gpu_%_hopper,loss moe grouped adapters attention fp8 fp8_weights)
+              $(patsubst %,gpu_%_hopper,loss grouped adapters attention fp8 fp8_weights)
+SIMT_ONLY_gpu_attention := image
 test-simt: setup
 	@$(MAKE) --no-print-directory -j$$(nproc) SIMT=1 $(addprefix $(SIMT_BUILD)/tests/,$(SIMT_TESTS) $(SIMT_MORE))
 	@tests/run.sh $(addprefix $(SIMT_BUILD)/tests/,$(SIMT_TESTS) $(SIMT_MORE))

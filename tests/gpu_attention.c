@@ -153,8 +153,8 @@ static void images(void)
     static const int64_t width[] = { 64, 72, 80 };
     static const Plan edges = { { 1, 63, 64, 65, 0, 79, 80, 81, 95, 97, 127, 128, 129, 160, 191, 192, 193, 1,
                                   257, 385 }, 20, 0, 0, false },
-                      gaps = { { 1, 200, 33, 1 }, 4, 217, 140, false }, one = { { 1 }, 1, 0, 0, false },
-                      longest = { { 4219, 1, 130 }, 3, 0, 7, false };
+                      gaps = { { 1, 200, 33, 1 }, 4, 217, 140, false }, one = { { 1 }, 1, 0, 0, false };
+    const Plan longest = { { gpu_size(4219, 1219), 1, 130 }, 3, 0, 7, false };
     Plan many = { .n = MOST_SEGMENTS, .lead = 2 };
     for (int i = 0; i < MOST_SEGMENTS; i++) many.len[i] = any_size(1, 40);
     for (int i = 0; i < 3; i++) {
@@ -181,7 +181,7 @@ static void images_in_any_order(void)
 
 static void longest_image(void)
 {
-    static const Plan p = { { 24571 }, 1, 0, 5, false };
+    const Plan p = { { gpu_size(24571, 2571) }, 1, 0, 5, false };
     if (GPU->device->host_memory) return;                       /* slow where the CPU stands in for the GPU */
     GPU->repeat = false;
     both_ways(BF16, &p, (Heads){ 1, 1, 72 }, true);
@@ -291,7 +291,7 @@ static void caches(void)
 static void beside_a_kernel(void)
 {
     static const int held[] = { 16, 100, 0 }, reserved[] = { 0, 0, 40 };
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < gpu_size(3, 1); i++) {
         gpu_share(held[i], reserved[i]);
         GPU->repeat = held[i] != 100;
         images();

@@ -3,7 +3,7 @@
 
 namespace simt {
 
-/* ---- named barriers: warps arrive; `needed` threads end a phase, which begins with the first arrival ---- */
+/* ---- named barriers: warps arrive; `needed` threads end a phase, which the first arrival begins ---- */
 
 enum { NAMED = 16 };
 struct Named { int needed, arrived; unsigned phase; Waiters waiters; };
@@ -27,7 +27,8 @@ static void arrive(void *const *operand)
     if (n->needed != first->threads)
         fail("named barrier %d is of %d threads, and now of %d", first->id, n->needed, first->threads);
     n->arrived += LANES;
-    if (n->arrived > n->needed) fail("%d threads at named barrier %d of %d", n->arrived, first->id, n->needed);
+    if (n->arrived > n->needed)
+        fail("%d threads at named barrier %d of %d", n->arrived, first->id, n->needed);
     if (n->arrived < n->needed) return;
     n->arrived = 0, n->phase++;
     wake(n->waiters);
@@ -52,7 +53,7 @@ void named_sync(int id, int threads, Site site)
         wait_in(n->waiters, "bar.sync", site, __builtin_return_address(0), (uint32_t)id, (uint32_t)threads);
 }
 
-/* ---- the cluster's: every thread of all blocks arrives, then waits; those that returned have arrived ---- */
+/* ---- the cluster's: every thread of all blocks arrives, then waits; who returned has arrived ---- */
 
 static struct { int arrived; unsigned phase; Waiters waiters; } all;
 static unsigned next[CLUSTER_MOST][THREADS];            /* phase that a thread has arrived in, plus 1; or 0 */

@@ -14,7 +14,10 @@ static Copies *own() { return &copies[here->slot][self()->number]; }
 
 void copies_open(Block *b)
 {
-    for (int i = 0; i < threads_of_block(); i++) copies[b->slot][i].open.clear(), copies[b->slot][i].groups = 0;
+    for (int i = 0; i < threads_of_block(); i++) {
+        Copies *c = &copies[b->slot][i];
+        c->open.clear(), c->groups = 0;
+    }
 }
 
 void copy_async(uint32_t to, const void *from, int bytes)

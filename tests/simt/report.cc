@@ -59,9 +59,9 @@ static void print_callers(const void *caller)
 static bool same_place(const Thread *a, const Thread *b)
 {
     if (a->state != b->state) return false;
-    return a->state == RETURNED || (a->what == b->what && a->site.line == b->site.line && a->mask == b->mask &&
-                                    a->caller == b->caller && a->about[0] == b->about[0] &&
-                                    a->about[1] == b->about[1]);
+    return a->state == RETURNED ||
+           (a->what == b->what && a->site.line == b->site.line && a->mask == b->mask &&
+            a->caller == b->caller && a->about[0] == b->about[0] && a->about[1] == b->about[1]);
 }
 
 static void print_place(const Thread *t, unsigned lanes)

@@ -30,7 +30,9 @@ CUtensorMap map_boxes(CUtensorMapDataType type, void *base, int cols, int rows, 
 
 /* ---- products of one warpgroup, with and without faults ---- */
 
-enum Fault { NONE, NO_BYTES_WAIT, NO_BEGIN, NO_END, OVERWRITE, TOUCH, UNFENCED, FENCED, THREE_WARPS, ODD_WARP };
+enum Fault {
+    NONE, NO_BYTES_WAIT, NO_BEGIN, NO_END, OVERWRITE, TOUCH, UNFENCED, FENCED, THREE_WARPS, ODD_WARP
+};
 enum Form { SHARED, REGISTERS, E4M3 };
 
 struct Smem { enum { A = 0, B = CHUNK, BAR = B + 4 * CHUNK, BYTES = BAR + 8 }; };
@@ -351,7 +353,7 @@ bool paired(Leave leave)
         for (int rank = 0; rank < 2; rank++) {
             const float *y = out + rank * (2 * ROWS + 2);
             for (int r = 0; r < 2 * ROWS; r++) ok = ok && y[r] == (float)(r * 32);
-            ok = ok && y[2 * ROWS] == (float)(100 + (rank ^ 1)) && y[2 * ROWS + 1] == (float)(10 + (rank ^ 1));
+            ok = ok && y[2 * ROWS] == (float)(101 - rank) && y[2 * ROWS + 1] == (float)(11 - rank);
         }
     }
     return ok;
@@ -409,7 +411,7 @@ __global__ void turned(float *y)                        /* stmatrix, then ldmatr
     __syncwarp();
     ldmatrix4(at, w);
     for (int i = 0; i < 4; i++) y[threadIdx.x * 4 + i] = (float)w[i];
-    if (!threadIdx.x) y[128] = (float)smem_word(smem_at(smem) + 16 + 4);     /* matrix 0, row 1, columns 2, 3 */
+    if (!threadIdx.x) y[128] = (float)smem_word(smem_at(smem) + 16 + 4);     /* matrix 0: row 1, column 2 */
 }
 bool matrices()
 {

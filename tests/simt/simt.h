@@ -13,13 +13,17 @@
  * lane that is not in the mask, a shared-memory address outside the block's, unaligned ldmatrix and cp.async.
  * Shared memory is filled with 0xff (NaN, or -1) before each block, and so is the destination of a cp.async,
  * which copies no earlier than the wait for it. Memory comes from malloc: a build with SAN=1 checks every
- * access of every kernel.
+ * access of every kernel. hopper.h, wgmma.h and the files that they name add what Hopper has: the blocks of
+ * a cluster run beside each other, and what the hardware does beside the threads (threads.h: later) is done
+ * when no thread of the cluster can run, or, in one launch of four, at once.
  *
  * What differs from a GPU: products and sums are never contracted to fused ones unless fmaf asks for it; expf
  * and the like, and the approximate instructions (ex2, rcp, __fdividef) are the host's, correct to an ulp;
- * mma.sync adds 16 (32) products in f32, in the order of k; atomics take effect in the order in which
- * threads run; a shuffle whose source has returned is an error. There is no grid-wide progress: a kernel that
- * waits for a later block, or for another kernel, never ends. */
+ * mma.sync and wgmma add their products in f32, in the order of k; atomics take effect in the order in which
+ * threads run; a shuffle whose source has returned is an error. Ordinary reads are not tracked: nothing tells
+ * that one came after its stage was freed, unless its value changes. There is no grid-wide progress: a kernel
+ * that waits for a later block, or for another kernel, is stopped if it sleeps (__nanosleep) and never ends
+ * otherwise. */
 #ifndef TESTS_SIMT_H
 #define TESTS_SIMT_H
 

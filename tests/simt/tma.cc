@@ -131,8 +131,9 @@ void bulk_open(Block *b)
 static std::vector<char> read_box(const Box &b, Place from)
 {
     std::vector<char> out(box_bytes(b));
+    uint32_t n = row_bytes(b);
     for (uint32_t i = 0; i < out.size(); i += 16)
-        memcpy(&out[i], shared_bytes(place_of(b, from, (int)(i / row_bytes(b)), i % row_bytes(b)), 16, 16), 16);
+        memcpy(&out[i], shared_bytes(place_of(b, from, (int)(i / n), i % n), 16, 16), 16);
     return out;
 }
 

@@ -85,7 +85,10 @@ template <int N> static void to_floats(float (*out)[N], const Chunks &c, int n, 
 static uint64_t sum_of(const Chunks &c)
 {
     uint64_t h = 0xcbf29ce484222325u, x;
-    for (size_t i = 0; i < c.used; i += 8) memcpy(&x, c.byte + i, 8), h = (h ^ x) * 0x9e3779b97f4a7c15u, h ^= h >> 29;
+    for (size_t i = 0; i < c.used; i += 8) {
+        memcpy(&x, c.byte + i, 8);
+        h = (h ^ x) * 0x9e3779b97f4a7c15u, h ^= h >> 29;
+    }
     return h;
 }
 
