@@ -180,6 +180,7 @@ static void hostile_files(void)
     refuse(text, "\"bf16\": 9", "\"bf16\": -9", "bf16: ");
     refuse(text, "\"bf16\": 9", "\"bf17\": 9", "bf16: is missing");
     refuse(text, "\"format\": 2", "\"format\": 3", "format");
+    refuse(text, "\"format\": 2", "\"format\": 1.5", "format");
     refuse(text, "\"dtype\": \"bf16\"", "\"dtype\": \"f64\"", "dtype");
     refuse(text, "\"domain\": 8", "\"domain\": 8.5", "domain: expected a whole number");
     refuse(text, "\"sms\": 132", "\"sms\": \"many\"", "sms: expected a number");

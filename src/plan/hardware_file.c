@@ -78,25 +78,30 @@ static Status number(const Json *o, const char *key, const char *field, double l
     return bad(field, why);
 }
 
-static const char *key_of(const char *name, double format)
+static const char *key_of(const char *name, int format)
 {
     for (size_t i = 0; i < sizeof renamed / sizeof *renamed && format == 1; i++)
         if (!strcmp(name, renamed[i].name)) return renamed[i].before;
     return name;
 }
 
-static Status read_fields(Hardware *h, const Json *o, double format)
+static Status whole_number(const Json *o, const char *key, double lo, double hi, int *out)
+{
+    double v;
+    TRY(number(o, key, key, lo, hi, &v));
+    if (v != floor(v)) return bad(key, "expected a whole number");
+    *out = (int)v;
+    return OK;
+}
+
+static Status read_fields(Hardware *h, const Json *o, int format)
 {
     for (int i = 0; i < FIELDS; i++) {
         const char *key = key_of(fields[i].name, format);
         TRY(number(o, key, key, fields[i].lo, fields[i].hi, (double *)((char *)h + fields[i].at)));
     }
-    for (int i = 0; i < WHOLE; i++) {
-        double v;
-        TRY(number(o, whole[i].name, whole[i].name, whole[i].lo, whole[i].hi, &v));
-        if (v != floor(v)) return bad(whole[i].name, "expected a whole number");
-        *(int *)((char *)h + whole[i].at) = (int)v;
-    }
+    for (int i = 0; i < WHOLE; i++)
+        TRY(whole_number(o, whole[i].name, whole[i].lo, whole[i].hi, (int *)((char *)h + whole[i].at)));
     const char *d = json_string_value(json_object_get(o, "dtype"));
     const char *b = json_string_value(json_object_get(o, "backend"));
     if (!d || (strcmp(d, "bf16") && strcmp(d, "f32"))) return bad("dtype", "expected bf16 or f32");
@@ -158,9 +163,9 @@ static Status read_slow(Hardware *h, const Json *o)
 
 static Status read_all(Hardware *h, const Json *o)
 {
-    double format;
+    int format = 0;
     if (!json_is_object(o)) return bad("file", "expected a JSON object");
-    TRY(number(o, "format", "format", 1, HARDWARE_VERSION, &format));
+    TRY(whole_number(o, "format", 1, HARDWARE_VERSION, &format));
     snprintf(h->id, sizeof h->id, "this");
     TRY(read_fields(h, o, format));
     const Json *work = json_object_get(o, "work");
