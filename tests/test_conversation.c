@@ -59,7 +59,7 @@ static void content_parts(void)
 }
 
 #define HUMAN(text) "{'from': 'human', 'value': '" text "'}"
-#define GPT(text)   "{'from': 'gpt', 'value': '" text "'}"
+#define GPT(text) "{'from': 'gpt', 'value': '" text "'}"
 
 static void other_forms(void)
 {
@@ -74,8 +74,10 @@ static void other_forms(void)
     expect_render("{'instruction': 'I', 'input': '', 'output': 'O'}", LOSS_ASSISTANT,
                   TURN("user", "I") TURN("assistant", "O"), "O" END);
     expect_render("{'instruction': 'I', 'input': 'N', 'output': 'O', 'system': 'S', 'history': [['q', 'a']]}",
-                  LOSS_ASSISTANT, TURN("system", "S") TURN("user", "q") TURN("assistant", "a")
-                  TURN("user", "I\nN") TURN("assistant", "O"), "a" END "|O" END);
+                  LOSS_ASSISTANT,
+                  TURN("system", "S") TURN("user", "q") TURN("assistant", "a") TURN("user", "I\nN")
+                      TURN("assistant", "O"),
+                  "a" END "|O" END);
     expect_render("{'text': 'Once <|im_start|> upon'}", LOSS_ASSISTANT, "Once <|im_start|> upon<|endoftext|>",
                   "nce <|im_start|> upon<|endoftext|>");
 }
@@ -99,7 +101,7 @@ static void plain_text_from_bytes(void)
     "json object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"   \
     "{'name': <function-name>, 'arguments': <args-json-object>}\n</tool_call>"
 #define CALL(name, arguments) "<tool_call>\n{'name': '" name "', 'arguments': " arguments "}\n</tool_call>"
-#define RESPONSE(text)        "\n<tool_response>\n" text "\n</tool_response>"
+#define RESPONSE(text) "\n<tool_response>\n" text "\n</tool_response>"
 
 static void tools_and_calls(void)
 {
@@ -108,16 +110,16 @@ static void tools_and_calls(void)
         "{'a': 1, 'b': null}}}, {'name': 'g', 'arguments': '{}'}]}";
     const char *last =
         "{'role': 'assistant', 'content': 'done', 'tool_calls': [{'name': 'h', 'arguments': {}}]}";
-    char        line[1024];
+    char line[1024];
     snprintf(line, sizeof line,
              LINE(USER("Q") ", %s, " MESSAGE("tool", "r1") ", " MESSAGE("tool", "r2") ", %s",
                   ", 'tools': [{'type': 'function', 'x': [1, 2.50, '\\u00e9\\n']}]"),
              calls, last);
     expect_render(line, LOSS_ASSISTANT,
                   TURN("system", TOOLS("{'type': 'function', 'x': [1, 2.5, '\u00e9\\n']}")) TURN("user", "Q")
-                  TURN("assistant", CALL("f", "{'a': 1, 'b': null}") "\n" CALL("g", "{}"))
-                  "<|im_start|>user" RESPONSE("r1") RESPONSE("r2") "<|im_end|>\n"
-                  TURN("assistant", "done\n" CALL("h", "{}")),
+                      TURN("assistant", CALL("f", "{'a': 1, 'b': null}") "\n" CALL(
+                                            "g", "{}")) "<|im_start|>user" RESPONSE("r1")
+                          RESPONSE("r2") "<|im_end|>\n" TURN("assistant", "done\n" CALL("h", "{}")),
                   CALL("f", "{'a': 1, 'b': null}") "\n" CALL("g", "{}") END "|done\n" CALL("h", "{}") END);
     expect_render(LINE(MESSAGE("system", "S") ", " USER("Q"), ", 'tools': ['{\\'n\\': 1}']"), LOSS_ASSISTANT,
                   TURN("system", "S\n\n" TOOLS("{'n': 1}")) TURN("user", "Q"), "");
@@ -131,7 +133,7 @@ static void json_as_python_writes_it(void)
     const char *want =
         "[0.0, -0.0, 0.1, 1e-05, 0.0001, 1234567.891, 1000000000000000.0, 1e+16, 1.5e+300, 5e-324, "
         "0.30000000000000004, -7, true, {}, [], \"\\u001f\\b\\\"\\\\/\u00fc\x7f\"]";
-    Json *v = NULL;
+    Json *v   = NULL;
     Text  out = { 0 };
     EXPECT_OK(json_parse(&v, want, strlen(want), "json"));
     EXPECT_OK(chat_tools_json(&out, v));
@@ -142,11 +144,23 @@ static void json_as_python_writes_it(void)
 
 static void base64(void)
 {
-    static const struct { const char *text, *bytes; int n; } rows[] = {
-        { "",      "",   0 },  { "TQ==",  "M",  1 },  { "TWE=", "Ma", 2 },  { "TWFu",  "Man", 3 },
-        { "TWE",   "Ma", 2 },  { "/+8=", "\xff\xef", 2 },                   { "TW\r\nFu TWFu", "ManMan", 6 },
-        { "T",     "",   -1 }, { "TW=u",  "", -1 },   { "T===", "", -1 },   { "TW-u",  "", -1 },
-        { "TWFu=", "",   -1 }, { "TWE==", "", -1 },
+    static const struct {
+        const char *text, *bytes;
+        int         n;
+    } rows[] = {
+        { "", "", 0 },
+        { "TQ==", "M", 1 },
+        { "TWE=", "Ma", 2 },
+        { "TWFu", "Man", 3 },
+        { "TWE", "Ma", 2 },
+        { "/+8=", "\xff\xef", 2 },
+        { "TW\r\nFu TWFu", "ManMan", 6 },
+        { "T", "", -1 },
+        { "TW=u", "", -1 },
+        { "T===", "", -1 },
+        { "TW-u", "", -1 },
+        { "TWFu=", "", -1 },
+        { "TWE==", "", -1 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char    bytes[64];
@@ -168,12 +182,13 @@ static void references(void)
 }
 
 #define IMAGE(reference) LINE(USER("<image>"), ", 'images': ['" reference "']")
-#define VIDEO(more)      LINE(USER("<video>"), more)
-#define CALLS(calls)     LINE("{'role': 'assistant', 'tool_calls': " calls "}", "")
+#define VIDEO(more) LINE(USER("<video>"), more)
+#define CALLS(calls) LINE("{'role': 'assistant', 'tool_calls': " calls "}", "")
 
 static void refusals_name_the_field(void)
 {
-    static const struct { const char *line, *word;
+    static const struct {
+        const char *line, *word;
     } rows[] = {
         { "[1]", "object" },
         { "{'prompt': 1}", "the line has none of messages" },
@@ -239,7 +254,7 @@ static void refusals_name_the_field(void)
 static char *next_line(FILE *f)
 {
     char  *line = NULL;
-    size_t cap = 0;
+    size_t cap  = 0;
     return getline(&line, &cap, f) > 0 ? line : (free(line), NULL);
 }
 
@@ -254,9 +269,9 @@ static void kit_from(Kit *k, const char *line)
 /* Both forms of the shared question set give the same ids and the same targets. */
 static void shared_lines_agree(void)
 {
-    FILE *a     = fopen("../shared/data/vqa/train.jsonl", "r"),
-         *b     = fopen("../shared/data/vqa/train_parts.jsonl", "r");
-    int   lines = 0;
+    FILE *a   = fopen("../shared/data/vqa/train.jsonl", "r"),
+         *b   = fopen("../shared/data/vqa/train_parts.jsonl", "r");
+    int lines = 0;
     if (!a || !b) SKIP("../shared/data/vqa is not here");
     for (char *s, *t; (s = next_line(a)) && (t = next_line(b)); free(s), free(t), lines++) {
         Kit x, y;
@@ -276,9 +291,9 @@ static void shared_lines_agree(void)
  * tokens). */
 static void shared_lines_equal_the_reference(void)
 {
-    FILE      *f = fopen("../shared/data/vqa/train.jsonl", "r");
-    Tokenizer *t = NULL;
-    uint64_t   hash = 0xcbf29ce484222325;
+    FILE      *f      = fopen("../shared/data/vqa/train.jsonl", "r");
+    Tokenizer *t      = NULL;
+    uint64_t   hash   = 0xcbf29ce484222325;
     int64_t    tokens = 0;
     Kit        k;
     if (!f || tokenizer_open(&t, "../shared/data/tokenizer/tokenizer.json")) {
@@ -338,6 +353,23 @@ static void foreign_forms(void)
           "'tool_calls': [{'name': 1}]}]}" },
         { "{'messages': [{'role': 'user', 'content': 'q'}], 'images': ['a', 'b']}", "",
           "{'messages': [{'role': 'user', 'content': '<image><image>q'}], 'images': ['a', 'b']}" },
+        { "{'messages': [{'role': 'assistant', 'content': 'a', 'train': false}, {'role': 'user', 'content': "
+          "'q', "
+          "'train': false}, {'role': 'assistant', 'content': 'b', 'loss_scale': 1.0}, {'role': 'assistant', "
+          "'content': 'c', 'loss_scale': 0}]}",
+          "",
+          "{'messages': [{'role': 'assistant', 'content': 'a', 'loss': false}, {'role': 'user', 'content': "
+          "'q'}, "
+          "{'role': 'assistant', 'content': 'b', 'loss': true}, {'role': 'assistant', 'content': 'c', "
+          "'loss': "
+          "false}]}" },
+        { "{'messages': [{'role': 'assistant', 'content': 'I look.'}, {'role': 'tool_call', 'content': "
+          "'{\\'name\\': 1}'}, {'role': 'tool_call', 'content': '{\\'name\\': 2}'}]}",
+          "",
+          "{'messages': [{'role': 'assistant', 'content': 'I look.', 'tool_calls': [{'name': 1}, {'name': "
+          "2}]}]}" },
+        { "{'conversation': [{'human': 'q', 'assistant': 'r'}]}", "",
+          "{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'r'}]}" },
         { "{'instruction': 'q', 'output': 'r', 'images': ['a']}", "",
           "{'instruction': '<image>q', 'output': 'r', 'images': ['a']}" },
     };
@@ -363,6 +395,21 @@ static void records_are_refused_by_name(void)
         { "{'question': 'q', 'answer': 4}", "answer: expected a string" },
         { "{'question': 'q', 'answer': null}", "answer: null" },
         { "{'question': null, 'answer': 'r'}", "question: null" },
+        { "{'instruction': 'q', 'answer': 'r'}", "the keys instruction, answer" },
+        { "{'prompt': 'q', 'completion': 'r', 'label': false}", "label: false marks" },
+        { "{'conversations': [{'from': 'human', 'value': 'q'}], 'kto_tag': false}", "kto_tag: false marks" },
+        { "{'messages': [{'role': 'user', 'content': 'q', 'train': true}]}",
+          "messages[0].train: only answers" },
+        { "{'messages': [{'role': 'assistant', 'content': 'r', 'train': 1}]}",
+          "messages[0].train: expected" },
+        { "{'messages': [{'role': 'assistant', 'content': 'r', 'train_detail': [{'begin_offset': 0}]}]}",
+          "messages[0].train_detail: parts" },
+        { "{'messages': [{'role': 'assistant', 'content': [{'type': 'text', 'text': 'r', 'train': false}]}]}",
+          "messages[0].content[0].train: parts" },
+        { "{'messages': [{'role': 'assistant', 'content': [{'type': 'text', 'text': 'r', 'weight': 0}]}]}",
+          "messages[0].content[0].weight: parts" },
+        { "{'messages': [{'role': 'assistant', 'content': 'r', 'loss_scale': 2.0}]}",
+          "messages[0].loss_scale: a weight" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Json *line = line_parse(rows[i].line);
@@ -378,16 +425,17 @@ static void unused_keys_are_counted(void)
     char       text[256];
     Json      *line = line_parse("{'id': 1, 'messages': [{'role': 'user', 'content': 'x', 'name': 'n'}], "
                                       "'rejected_response': 'y'}");
-    unused_keys_add(&u, line, true);
-    unused_keys_add(&u, line, false);
+    unused_keys_add(&u, line, NULL);
+    unused_keys_add(&u, line, "{{ message.name }}");
+    unused_keys_add(&u, line, "{{ message.content }}");
     unused_keys_text(&u, text, sizeof text);
-    EXPECT_TEXT(text, "id (2), rejected_response (2), messages[].name (1)");
+    EXPECT_TEXT(text, "id (3), rejected_response (3), messages[].name (2)");
     json_decref(line);
     line = line_parse("{'messages': [{'role': 'user', 'content': [{'type': 'video', 'video': 'v.mp4', "
                       "'video_end': 5}, {'type': 'image_url', 'image_url': {'url': 'a', "
                       "'detail': 'low'}}]}]}");
     u    = (UnusedKeys){ 0 };
-    unused_keys_add(&u, line, false);
+    unused_keys_add(&u, line, "");
     unused_keys_text(&u, text, sizeof text);
     EXPECT_TEXT(text, "messages[].content[].video_end (1), messages[].content[].image_url.detail (1)");
     json_decref(line);
@@ -396,8 +444,8 @@ static void unused_keys_are_counted(void)
 /* JSON strings may hold NUL; nothing behind one is lost. */
 static void texts_with_nul(void)
 {
-    static const char text[] = "{\"question\": \"a\\u0000b<image>\", \"answer\": \"c\\u0000d\", "
-                               "\"images\": [\"x.png\"]}",
+    static const char text[]   = "{\"question\": \"a\\u0000b<image>\", \"answer\": \"c\\u0000d\", "
+                                 "\"images\": [\"x.png\"]}",
                       listed[] = "{\"question\": \"a\\u0000b\", \"answer\": \"c\", "
                                  "\"images\": [\"x.png\"]}";
     Conversation c;
@@ -406,7 +454,8 @@ static void texts_with_nul(void)
     EXPECT_OK(record_form(line, ""));
     EXPECT_OK(conversation_read(&c, line));
     EXPECT(c.items == 3 && c.item[0].len == 3 && !memcmp(c.item[0].text, "a\0b", 3) && c.item[2].len == 3 &&
-               !memcmp(c.item[2].text, "c\0d", 3), "%d items", c.items);
+               !memcmp(c.item[2].text, "c\0d", 3),
+           "%d items", c.items);
     conversation_close(&c);
     json_decref(line);
     EXPECT_OK(json_parse_data(&line, listed, sizeof listed - 1, "line"));

@@ -15,7 +15,7 @@ OUT = "tests/forms"
 PICTURE = "../tiff/raw.tif"
 TEMPLATE = (
     "{%- if tools %}<|im_start|>system\n{%- for t in tools %}\n{{ t | tojson }}{%- endfor %}<|im_end|>\n{% endif %}"
-    "{%- for m in messages %}"
+    "{%- if note %}{{ note }}{% endif %}{%- for m in messages %}"
     "{{- '<|im_start|>' + m.role + '\n' }}"
     "{%- if m.role == 'assistant' %}{% generation %}"
     "{%- if m.reasoning_content %}{{ '<think>\n' + m.reasoning_content + '\n</think>\n\n' }}{% endif %}"
@@ -87,18 +87,29 @@ CASES = [                                # name, record, messages, tools
     ("content parts", {"messages": [{"role": "user", "content": [{"type": "image", "image": PICTURE}, {"type": "text", "text": "See?"}]},
                                     answer("A cat.")]}, [shown(None, "See?"), answer("A cat.")], None),
     ("LLaVA", {"conversations": LLAVA, "image": PICTURE}, [shown(None, "\nWhat is it?"), answer("A cat.")], None),
+    ("reasoning by its other names", {"messages": [user("2+2?"), answer("4", thinking="easy"), user("a b"),
+                                                   answer("c d", reasoning="hm")]},
+     [user("2+2?"), answer("4", thinking="easy"), user("a b"), answer("c d", reasoning="hm")], None),
+    ("ms-swift, tool_call", {"tools": json.dumps(TOOLS), "messages": [
+        user("1+2?"), {"role": "tool_call", "content": json.dumps(CALL["function"])},
+        {"role": "tool_call", "content": CALL["function"]}, {"role": "tool_response", "content": "3"}, answer("It is 3.")]},
+     [user("1+2?"), answer("", tool_calls=[CALL, CALL]), {"role": "tool", "content": "3"}, answer("It is 3.")], TOOLS),
+    ("ms-swift, rounds", {"system": "Be brief.", "conversation": [{"human": "a b", "assistant": "c d"},
+                                                                  {"human": "e", "assistant": "f g\nh"}]},
+     [system("Be brief.")] + TWO, None),
+    ("variables of the template", {"messages": QA, "chat_template_kwargs": {"note": "Kindly."}}, QA, None),
     ("two pictures", {"messages": [user("<image><image>Same?"), answer("Yes.")], "images": [PICTURE, {"path": PICTURE}]},
      [shown(None, None, "Same?"), answer("Yes.")], None),
 ]
 
 
-def render(processor, messages, tools):
+def render(processor, messages, tools, **more):
     tokenizer, pictures = processor.tokenizer, []
     for m in messages:
         if isinstance(m["content"], list):
             pictures += [Image.open(f"{OUT}/{PICTURE}").convert("RGB") for p in m["content"] if p["type"] == "image"]
     out = tokenizer.apply_chat_template(messages, tools=tools, chat_template=TEMPLATE, tokenize=True, return_dict=True,
-                                        return_assistant_tokens_mask=True)
+                                        return_assistant_tokens_mask=True, **more)
     ids, mask = out["input_ids"], out["assistant_masks"]
     if not pictures:
         return ids, mask
@@ -125,7 +136,7 @@ def main():
                                  tokenizer=tokenizer, video_processor=Qwen3VLVideoProcessor())
     with open(OUT + "/cases.jsonl", "w") as f:
         for name, record, messages, tools in CASES:
-            ids, mask = render(processor, messages, tools)
+            ids, mask = render(processor, messages, tools, **record.get("chat_template_kwargs", {}))
             f.write(json.dumps({"name": name, "record": record, "ids": [int(i) for i in ids], "mask": [int(i) for i in mask]},
                                separators=(",", ":")) + "\n")
     print(len(CASES), "forms")

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/thread_pool.h"
 #include "cli/commands.h"
+#include "data/chat_template.h"
 #include "data/index.h"
 #include "data/record_form.h"
 #include <stdlib.h>
@@ -58,7 +59,7 @@ static Status sample_check(SampleResult *f, SampleScratch *t, const SampleConf *
     Status st = sample_load(&s, t, c, id);
     f->over = s.over;
     if (!st) {
-        if (s.json) unused_keys_add(unused, s.json, !c->chat.template);
+        if (s.json) unused_keys_add(unused, s.json, c->chat.template ? c->chat.template->source : NULL);
         *f = (SampleResult){ .size = s.size, .pictures = (int)s.slices, .drop = s.drop };
         st = pictures_decode(&s, t, c, pixels);
         if (st) st = wrap(st, "%s", s.record.where);

@@ -52,6 +52,7 @@ typedef struct Conversation {
     Frame    *frame;
     int       turns, items, medias, frames;
     Json        *tools;                     /* definitions of the line's tools; NULL: none */
+    Json        *kwargs;                    /* the line's own variables of the template; NULL: none */
     bool      plain;                     /* pre-training text: one item, no turn, every token supervised */
     MemPool      keep;                      /* owns everything above */
 } Conversation;
@@ -61,6 +62,8 @@ typedef struct Conversation {
 MUST Status conversation_read(Conversation *c, const Json *line);
 MUST Status conversation_text(Conversation *c, const char *text, size_t len); /* plain; text must outlive c */
 void        conversation_close(Conversation *c);                                /* twice is fine */
+/* The reasoning of a message, under the first of the names that it may have; NULL: none. */
+const Json *chat_reasoning(const Json *message, const char **key);
 
 /* assistant: every answer and its <|im_end|>. last_round: only answers to the last user message. all: every
  * token, headers too. The `loss` of a message overrides the recipe. */

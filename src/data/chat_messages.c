@@ -110,14 +110,19 @@ static Json *message_of(const Conversation *c, const ChatTurn *t)
     json_object_set_new(out, "role", json_string(roles[t->role]));
     json_object_set_new(out, "content", json_null());
     if (t->message) json_object_update(out, (Json *)t->message);
+    const char *key;
+    Json       *reasoning = (Json *)chat_reasoning(t->message, &key);
+    if (reasoning) {
+        json_object_set(out, "reasoning_content", reasoning);
+        if (!json_has(out, "thinking")) json_object_set(out, "thinking", reasoning);
+    }
     for (int i = 0; ours[i]; i++) json_object_del(out, ours[i]);
     json_object_set_new(out, "role", json_string(roles[t->role]));
     if (json_array_size(calls)) json_object_set_new(out, "tool_calls", calls_of(calls));
     else json_object_del(out, "tool_calls");
     json_object_del(out, "content");
-    void       *next;
-    const char *key;
-    Json       *value;
+    void *next;
+    Json *value;
     json_object_foreach_safe(out, next, key, value) if (json_is_null(value)) json_object_del(out, key);
     guarded = chat_template_guard(out);
     json_decref(out);

@@ -230,6 +230,9 @@ static Status render_text(SpanRender *s)
     Json               *v     = json_object();
     if (s->chat->prompt_only && turns && s->c->turn[turns - 1].role == ROLE_ASSISTANT) turns--;
     json_object_update(v, t->tokens);
+    Json *own = s->c->kwargs ? chat_template_guard(s->c->kwargs) : NULL;
+    if (own) json_object_update(v, own);
+    json_decref(own);
     json_object_set_new(v, "messages", chat_template_messages(s->c, turns));
     json_object_set_new(v, "tools",
                         json_array_size(s->c->tools) ? chat_template_guard(s->c->tools) : json_null());

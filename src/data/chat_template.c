@@ -101,6 +101,7 @@ static Status open_source(ChatTemplate **out, const char *source, const char *pa
     ChatTemplate *t = calloc(1, sizeof *t);
     if (!t) return jinja_close(jinja), fail(E_FIT, "no memory for a chat template");
     *t             = (ChatTemplate){ .jinja = jinja, .tokens = special_tokens(config) };
+    t->source      = strdup(source);
     t->fingerprint = (uint32_t)XXH3_64bits(source, strlen(source));
     t->prompt      = find_prompt(t);
     return *out    = t, OK;
@@ -147,5 +148,5 @@ void chat_template_close(ChatTemplate *t)
     if (!t) return;
     jinja_close(t->jinja);
     json_decref(t->tokens);
-    free(t->prompt), free(t);
+    free(t->prompt), free(t->source), free(t);
 }

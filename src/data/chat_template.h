@@ -13,6 +13,7 @@
 
 typedef struct ChatTemplate {
     JinjaTemplate *jinja;
+    char          *source;
     Json          *tokens;      /* bos_token, eos_token, ... */
     char          *prompt;      /* the generation prompt: what add_generation_prompt appends; or "" */
     uint32_t       fingerprint; /* of the source */

@@ -297,15 +297,23 @@ static Status message_loss(const Json *m, const char *where, int8_t *out)
     return *out = v != 0, OK;
 }
 
+const Json *chat_reasoning(const Json *message, const char **key)
+{
+    static const char *const keys[] = { "reasoning_content", "thinking", "reasoning" };
+    for (int i = 0; i < 3; i++)
+        if (json_has(message, keys[i])) return *key = keys[i], json_object_get(message, keys[i]);
+    return NULL;
+}
+
 /* Reasoning beside the content: a block before it, as the templates of reasoning models write it. */
 static Status reasoning_read(LineReader *r, const Json *m, int role, const char *where)
 {
-    const Json *v = json_object_get(m, json_has(m, "reasoning_content") ? "reasoning_content" : "reasoning");
-    if (!v || json_is_null(v)) return OK;
-    if (!json_is_string(v)) return fail(E_DATA, "%s.reasoning_content: expected a string", where);
+    const char *key;
+    const Json *v = chat_reasoning(m, &key);
+    if (!v) return OK;
+    if (!json_is_string(v)) return fail(E_DATA, "%s.%s: expected a string", where, key);
     if (!json_string_length(v)) return OK;
-    if (role != ROLE_ASSISTANT)
-        return fail(E_DATA, "%s.reasoning_content: only the assistant reasons", where);
+    if (role != ROLE_ASSISTANT) return fail(E_DATA, "%s.%s: only the assistant reasons", where, key);
     aside_add(r->c, "<think>\n", 8);
     aside_add(r->c, json_string_value(v), json_string_length(v));
     aside_add(r->c, "\n</think>\n\n", 11);
@@ -430,10 +438,24 @@ static Status plain_read(LineReader *r)
     return OK;
 }
 
+/* The line's own variables of the chat template (TRL, ms-swift): an object, or the JSON of one. */
+static Status kwargs_read(LineReader *r)
+{
+    const Json *v      = json_object_get(r->line, "chat_template_kwargs");
+    Json       *parsed = NULL;
+    if (!v || json_is_null(v)) return OK;
+    if (json_is_string(v) && !json_parse_data(&parsed, json_string_value(v), json_string_length(v), "kwargs"))
+        v = parsed;
+    if (json_is_object(v)) r->c->kwargs = json_incref((Json *)v);
+    json_decref(parsed);
+    return r->c->kwargs ? OK : fail(E_DATA, "chat_template_kwargs: expected an object");
+}
+
 static Status form_read(LineReader *r)
 {
     const Json *line = r->line;
     if (!json_is_object(line)) return fail(E_DATA, "expected a JSON object on each line");
+    TRY(kwargs_read(r));
     TRY(list_open(&r->images, line, "images", "image", "<image>"));
     TRY(list_open(&r->videos, line, "videos", "video", "<video>"));
     if (json_has(line, "messages"))           TRY(messages_read(r, "messages"));
@@ -466,6 +488,6 @@ Status conversation_text(Conversation *c, const char *text, size_t len)
 void conversation_close(Conversation *c)
 {
     mem_pool_close(&c->keep);
-    json_decref(c->tools);
+    json_decref(c->tools), json_decref(c->kwargs);
     *c = (Conversation){ 0 };
 }

@@ -1,4 +1,5 @@
 /* data/loader.c -- opening, handing out steps, state and bad samples; see loader_private.h. */
+#include "data/chat_template.h"
 #include "data/fingerprint.h"
 #include "data/loader_private.h"
 
@@ -145,7 +146,7 @@ static void log_unused_keys(Loader *l)
         if (dataset_read(&l->data, i, &r)) continue;
         if (r.kind == RECORD_JSON && !json_parse_data(&v, r.text, r.len, "record") &&
             !record_form(v, l->sample.columns))
-            unused_keys_add(&unused, v, !l->sample.chat.template);
+            unused_keys_add(&unused, v, l->sample.chat.template ? l->sample.chat.template->source : NULL);
         json_decref(v);
         record_close(&r);
     }

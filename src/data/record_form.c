@@ -4,6 +4,7 @@
 
 #include "base/str.h"
 #include "data/ids.h"
+#include "data/message_form.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -44,6 +45,12 @@ static void rename_columns(Json *record, const char *columns)
     }
 }
 
+static Json *messages_of(const Json *record)
+{
+    Json *m = json_object_get(record, json_has(record, "messages") ? "messages" : "conversations");
+    return json_is_array(m) ? m : NULL;
+}
+
 static bool is_empty(const Json *v)
 {
     return !v || json_is_null(v) || (json_is_array(v) && !json_array_size(v)) ||
@@ -62,14 +69,20 @@ static Status refuse_unread(const Json *record)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (!is_empty(json_object_get(record, rows[i].key)))
             return fail(E_DATA, "%s: %s", rows[i].key, rows[i].text);
+    const char *const marks[] = { "label", "kto_tag" };
+    for (int i = 0; i < 2; i++)
+        if (json_is_false(json_object_get(record, marks[i])))
+            return fail(E_DATA,
+                        "%s: false marks an answer that is not wanted, and it would be learnt; remove the "
+                        "sample",
+                        marks[i]);
     return OK;
 }
 
 static bool is_answer(const Json *m)
 {
-    const Json *role = json_object_get(m, json_has(m, "role") ? "role" : "from");
-    return json_is_string(role) &&
-           str_lists("assistant,gpt,bot,model,chatgpt,function_call", ',', json_string_value(role));
+    const char *role = message_role(m);
+    return role && str_lists("assistant,gpt,bot,model,chatgpt,function_call,tool_call", ',', role);
 }
 
 /* prompt and completion as lists of messages: answers within the prompt are not learnt, as in TRL. */
@@ -120,13 +133,31 @@ static Status rename_pair(Json *record, const char *question, const char *answer
     return OK;
 }
 
+/* ms-swift's rounds of {"human", "assistant"}. */
+static void split_rounds(Json *record)
+{
+    static const char *const sides[] = { "human", "assistant" };
+    const Json              *rounds  = json_object_get(record, "conversations"), *round;
+    Json                    *all     = json_array();
+    size_t                   i;
+    json_array_foreach((Json *)rounds, i, round) for (int k = 0; k < 2; k++)
+        json_array_append_new(all, json_pack("{sssO?}", "role", k ? "assistant" : "user", "content",
+                                             json_object_get(round, sides[k])));
+    const Json *first = json_array_get(rounds, 0);
+    if (!json_has(record, "messages") && json_has(first, "human") && json_has(first, "assistant")) {
+        json_object_set(record, "messages", all);
+        json_object_del(record, "conversations");
+    }
+    json_decref(all);
+}
+
 static Status rename_form(Json *record)
 {
     if (!has_form(record) && json_is_array(json_object_get(record, "conversation")))
         rename_key(record, "conversation", "conversations");
+    split_rounds(record);
     bool answered = json_object_get(record, "output") || !json_has(record, "response");
-    if (json_has(record, "instruction") && !answered)
-        rename_key(record, "response", "output");
+    if (json_has(record, "instruction") && !answered) rename_key(record, "response", "output");
     for (size_t i = 0; i < PAIRS && !has_form(record); i++) {
         const char *question = pairs[i][0], *answer = pairs[i][1];
         if (!json_has(record, question) || !json_has(record, answer)) continue;
@@ -140,20 +171,38 @@ static Status rename_form(Json *record)
     return OK;
 }
 
-static Status fail_form(const Json *record)
+static void list_keys(const Json *record, char keys[256])
 {
-    char        keys[256] = "";
     const char *key;
     Json       *value;
-    for (int i = 0; i < PAIRS; i++)
-        if (json_object_get(record, pairs[i][0]) && json_object_get(record, pairs[i][1]))
-            return fail(E_DATA, "%s: null; expected a string", pairs[i][!json_has(record, pairs[i][1])]);
+    *keys = 0;
     json_object_foreach((Json *)record, key, value)
     {
         size_t at = strlen(keys);
-        if (at + strlen(key) + 3 < sizeof keys)
-            snprintf(keys + at, sizeof keys - at, "%s%s", at ? ", " : "", key);
+        if (at + strlen(key) + 3 < 256) snprintf(keys + at, 256 - at, "%s%s", at ? ", " : "", key);
     }
+}
+
+/* An instruction whose answer has another name. */
+static Status check_answer(const Json *record)
+{
+    char keys[256];
+    if (messages_of(record) || !json_has(record, "instruction") || json_object_get(record, "output"))
+        return OK;
+    list_keys(record, keys);
+    return fail(E_DATA,
+                "output: expected a string; the record has the keys %s; data.columns renames the answer "
+                "(output=THEIRS)",
+                keys);
+}
+
+static Status fail_form(const Json *record)
+{
+    char keys[256];
+    for (int i = 0; i < PAIRS; i++)
+        if (json_object_get(record, pairs[i][0]) && json_object_get(record, pairs[i][1]))
+            return fail(E_DATA, "%s: null; expected a string", pairs[i][!json_has(record, pairs[i][1])]);
+    list_keys(record, keys);
     return fail(
         E_DATA,
         "no form of record is known that has the keys %s; expected messages, conversations, instruction "
@@ -162,62 +211,10 @@ static Status fail_form(const Json *record)
         *keys ? keys : "(none)");
 }
 
-/* LLaMA-Factory's function_call: the content is the JSON of the call, or of a list of calls; a thought in
- * <think> may stand before it. */
-static Status call_from_text(Json *m)
-{
-    static const char end[] = "</think>";
-    const char       *key   = json_has(m, "value") ? "value" : "content";
-    const Json       *text  = json_object_get(m, key);
-    const char       *s     = json_is_string(text) ? json_string_value(text) : "", *thought;
-    size_t            len = json_is_string(text) ? json_string_length(text) : 0, skip = 0;
-    Json             *call = NULL, *calls;
-    if (!strncmp(s, "<think>", 7) && (thought = memmem(s, len, end, strlen(end))))
-        skip = (size_t)(thought - s) + strlen(end);
-    if (json_parse_data(&call, s + skip, len - skip, "call"))
-        return fail(E_DATA, "%s of a function_call: expected the JSON of a call, or of a list of calls", key);
-    calls = json_is_array(call) ? json_incref(call) : json_pack("[O]", call);
-    json_decref(call);
-    Json *content = skip ? json_stringn(s, skip) : json_null();
-    json_object_del(m, "value");
-    json_object_set_new(m, "content", content);
-    json_object_set_new(m, "tool_calls", calls);
-    return OK;
-}
-
-static Status name_role(Json *m)
-{
-    static const char *const names[][2] = {
-        { "function_call", "assistant" },
-        { "bot", "assistant" },
-        { "model", "assistant" },
-        { "chatgpt", "assistant" },
-        { "function", "tool" },
-        { "tool_response", "tool" },
-        { "ipython", "tool" },
-        { "developer", "system" },
-    };
-    const char *key  = json_has(m, "role") ? "role" : "from";
-    const Json *role = json_object_get(m, key);
-    for (size_t i = 0; json_is_string(role) && i < sizeof names / sizeof *names; i++) {
-        if (strcmp(json_string_value(role), names[i][0])) continue;
-        if (i == 0) TRY(call_from_text(m));
-        return json_object_set_new(m, key, json_string(names[i][1])), OK;
-    }
-    return OK;
-}
-
-static Json *messages_of(const Json *record)
-{
-    Json *m = json_object_get(record, json_has(record, "messages") ? "messages" : "conversations");
-    return json_is_array(m) ? m : NULL;
-}
-
 static bool is_user(const Json *m)
 {
-    const Json *role = json_object_get(m, json_has(m, "role") ? "role" : "from");
-    return json_is_string(role) &&
-           (!strcmp(json_string_value(role), "user") || !strcmp(json_string_value(role), "human"));
+    const char *role = message_role(m);
+    return role && (!strcmp(role, "user") || !strcmp(role, "human"));
 }
 
 /* Whether a text or a list of parts shows a medium. */
@@ -317,8 +314,9 @@ Status record_form(Json *record, const char *columns)
     TRY(refuse_unread(record));
     TRY(rename_form(record));
     if (!has_form(record)) return fail_form(record);
+    TRY(check_answer(record));
     Json *messages = messages_of(record);
-    for (size_t i = 0; i < json_array_size(messages); i++) TRY(name_role(json_array_get(messages, i)));
+    TRY(messages_form(messages, json_has(record, "messages") ? "messages" : "conversations"));
     TRY(show_media(record, "images", "<image>", "image"));
     return show_media(record, "videos", "<video>", "video");
 }
@@ -370,27 +368,37 @@ static void count_parts(UnusedKeys *u, const Json *content)
     }
 }
 
-static void count_message(UnusedKeys *u, const Json *m, bool messages)
+/* A key that the source of the template names may be read. */
+static void count_message(UnusedKeys *u, const Json *m, const char *template)
 {
+    const char *key;
+    Json       *value;
     count_parts(u, json_object_get(m, content_key(m)));
-    if (messages)
-        count_unlisted(u, m, "messages[].",
-                       "role,from,content,value,loss,weight,tool_calls,reasoning_content,reasoning");
+    json_object_foreach((Json *)m, key, value)
+    {
+        bool used = str_lists(
+            "role,from,content,value,loss,weight,tool_calls,reasoning_content,reasoning,thinking", ',', key);
+        if (!json_is_null(value) && !used && !(template && strstr(template, key)))
+            count_key(u, "messages[].", key);
+    }
 }
 
-void unused_keys_add(UnusedKeys *u, const Json *record, bool messages)
+void unused_keys_add(UnusedKeys *u, const Json *record, const char *template)
 {
     bool chat   = json_has(record, "messages") || json_has(record, "conversations");
     bool alpaca = !chat && json_has(record, "instruction");
-    count_unlisted(u, record, "",
-                   chat     ? (json_has(record, "messages")
-                                   ? "messages,images,image,videos,video,fps,tools,system"
-                                   : "conversations,images,image,videos,video,fps,tools,system")
-                   : alpaca ? "instruction,input,output,history,system,images,image,videos,video,fps"
-                            : "text");
+    if (!template && json_has(record, "chat_template_kwargs")) count_key(u, "", "chat_template_kwargs");
+    count_unlisted(
+        u, record, "",
+        chat ? (json_has(record, "messages")
+                    ? "messages,images,image,videos,video,fps,tools,system,chat_template_kwargs"
+                    : "conversations,images,image,videos,video,fps,tools,system,chat_template_kwargs")
+        : alpaca
+            ? "instruction,input,output,history,system,images,image,videos,video,fps,chat_template_kwargs"
+            : "text");
     const Json *list = messages_of(record);
     for (size_t i = 0; chat && i < json_array_size(list); i++)
-        count_message(u, json_array_get(list, i), messages);
+        count_message(u, json_array_get(list, i), template);
 }
 
 void unused_keys_text(const UnusedKeys *u, char *out, size_t cap)

@@ -21,9 +21,9 @@ typedef struct UnusedKeys {
     int     n;
 } UnusedKeys;
 
-/* Adds the keys of a record after record_form. messages: whether unknown keys of its messages count too; the
- * model's own chat template reads them. */
-void unused_keys_add(UnusedKeys *u, const Json *record, bool messages);
+/* Adds the keys of a record after record_form. template: the source of the chat template, whose words are
+ * keys of messages that it may read; NULL: ChatML, which reads those that conversation_read knows. */
+void unused_keys_add(UnusedKeys *u, const Json *record, const char *template);
 void unused_keys_join(UnusedKeys *u, const UnusedKeys *more);
 void unused_keys_text(const UnusedKeys *u, char *out, size_t cap); /* "id (64), source (2)"; "" for none */
 

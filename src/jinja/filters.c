@@ -266,8 +266,7 @@ FILTER(filter_urlencode)
         TRY(put_quoted(j, &b, self, "_.-~/", false));
         return *out = buffer_str(&b), OK;
     }
-    if (self.kind == V_DICT)
-        TRY(call_builtin(j, method_named(self, "items", 5), self, &(Args){ 0 }, &self));
+    if (self.kind == V_DICT) TRY(call_builtin(j, method_named(self, "items", 5), self, &(Args){ 0 }, &self));
     TRY(iterate(j, self, &items));
     for (uint32_t i = 0; i < items.n; i++) {
         TRY(unpack(j, items.item[i], 2, &pair));

@@ -74,8 +74,8 @@ static Status sort_key(Jinja *j, Value v, Value attribute, bool cased, Value *ou
  * elements are not compared further, and attributes which are nowhere defined leave the order as it is. */
 static Status sort_attributes(Jinja *j, Value v, Value attributes, bool cased, Value *out)
 {
-    Value      *key;
-    size_t      n = 0, len;
+    Value *key;
+    size_t n = 0, len;
     if (attributes.kind != V_STR) {
         TAKE(j, key, 1);
         TRY(sort_key(j, v, attributes, cased, key));
@@ -144,8 +144,7 @@ FILTER(filter_sort)
     Value items, *key;
     TRY(iterate(j, self, &items));
     TAKE(j, key, items.n);
-    for (uint32_t i = 0; i < items.n; i++)
-        TRY(sort_attributes(j, items.item[i], a[2], truth(a[1]), &key[i]));
+    for (uint32_t i = 0; i < items.n; i++) TRY(sort_attributes(j, items.item[i], a[2], truth(a[1]), &key[i]));
     return sorted(j, items, key, truth(a[0]), out);
 }
 

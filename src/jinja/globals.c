@@ -21,7 +21,7 @@ Status new_range(Jinja *j, int64_t from, int64_t to, int64_t step, Value *out)
     TAKE(j, item, n + 3);
     item[0] = integer(from), item[1] = integer(to), item[2] = integer(step);
     for (int64_t i = 0; i < (int64_t)n; i++) item[i + 3] = integer(from + i * step);
-    *out = list(item + 3, (size_t)n);
+    *out             = list(item + 3, (size_t)n);
     return out->kind = V_RANGE, OK;
 }
 

@@ -273,9 +273,9 @@ static inline Value list(const Value *v, size_t n)
 {
     return (Value){ .kind = V_LIST, .n = (uint32_t)n, .item = v };
 }
-Value        text_of(const char *s);             /* of a C string that stays */
-bool         is_number(Value v);                 /* with booleans, as in Python */
-bool         is_sequence(Value v);               /* list, tuple, view of a dict or what a filter yields */
+Value        text_of(const char *s); /* of a C string that stays */
+bool         is_number(Value v);     /* with booleans, as in Python */
+bool         is_sequence(Value v);   /* list, tuple, view of a dict or what a filter yields */
 bool         is_view(Value v);
 bool         is_text(Value v, const char *word); /* the string `word` */
 double       number(Value v);
@@ -308,7 +308,7 @@ int     char_put(char *out, int32_t c);
 typedef enum { CASE_LOWER, CASE_UPPER, CASE_TITLE, CASE_CAPITAL, CASE_SWAP, CASE_FOLD } LetterCase;
 MUST Status change_case(Jinja *j, Value *out, Value s, LetterCase how);
 /* what: alpha, digit, numeric, lower, upper, cased, word or print */
-bool char_is(int32_t c, const char *what);
+bool        char_is(int32_t c, const char *what);
 
 /* text.c: buffers and the texts of values. */
 MUST Status         buffer_put(Jinja *j, Buffer *b, const char *s, size_t n);

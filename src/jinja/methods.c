@@ -40,19 +40,19 @@ METHOD(dict_items)
         row[2 * i] = self.dict->key[i], row[2 * i + 1] = self.dict->value[i];
         pair[i] = list(row + 2 * i, 2), pair[i].kind = V_TUPLE;
     }
-    *out = list(pair, (size_t)self.dict->n);
+    *out             = list(pair, (size_t)self.dict->n);
     return out->kind = V_ITEMS, OK;
 }
 
 METHOD(dict_keys)
 {
-    *out = list(self.dict->key, (size_t)self.dict->n);
+    *out             = list(self.dict->key, (size_t)self.dict->n);
     return out->kind = V_KEYS, OK;
 }
 
 METHOD(dict_values)
 {
-    *out = list(self.dict->value, (size_t)self.dict->n);
+    *out             = list(self.dict->value, (size_t)self.dict->n);
     return out->kind = V_VALUES, OK;
 }
 

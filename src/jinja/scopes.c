@@ -101,7 +101,7 @@ static Status merge(Frame *f, const Frame branch[3])
     int before = f->n;
     for (int b = 0; b < 3; b++)
         for (int i = 0; i < branch[b].n; i++) {
-            Symbol  from = branch[b].v[i], *to = find(f, from.name);
+            Symbol from = branch[b].v[i], *to = find(f, from.name);
             if (to && to - f->v < before && to->stored) continue;
             if (from.stored) from.unset = false;
             if (!to) TRY(define(f, from));

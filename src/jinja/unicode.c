@@ -71,13 +71,12 @@ static bool in_ranges(int32_t c, const int32_t range[][2], size_t n)
 /* With characters that are of no category with case: Other_Lowercase and Other_Uppercase of Unicode. */
 static bool is_lower(int32_t c)
 {
-    static const int32_t other[][2] = { { 0xaa, 0xaa },     { 0xba, 0xba },     { 0x2b0, 0x2b8 },
-                                        { 0x2c0, 0x2c1 },   { 0x2e0, 0x2e4 },   { 0x345, 0x345 },
-                                        { 0x37a, 0x37a },   { 0x1d2c, 0x1d6a }, { 0x1d78, 0x1d78 },
-                                        { 0x1d9b, 0x1dbf }, { 0x2071, 0x2071 }, { 0x207f, 0x207f },
-                                        { 0x2090, 0x209c }, { 0x2170, 0x217f }, { 0x24d0, 0x24e9 },
-                                        { 0x2c7c, 0x2c7d }, { 0xa69c, 0xa69d }, { 0xa770, 0xa770 },
-                                        { 0xa7f8, 0xa7f9 }, { 0xab5c, 0xab5f } };
+    static const int32_t other[][2] = {
+        { 0xaa, 0xaa },     { 0xba, 0xba },     { 0x2b0, 0x2b8 },   { 0x2c0, 0x2c1 },   { 0x2e0, 0x2e4 },
+        { 0x345, 0x345 },   { 0x37a, 0x37a },   { 0x1d2c, 0x1d6a }, { 0x1d78, 0x1d78 }, { 0x1d9b, 0x1dbf },
+        { 0x2071, 0x2071 }, { 0x207f, 0x207f }, { 0x2090, 0x209c }, { 0x2170, 0x217f }, { 0x24d0, 0x24e9 },
+        { 0x2c7c, 0x2c7d }, { 0xa69c, 0xa69d }, { 0xa770, 0xa770 }, { 0xa7f8, 0xa7f9 }, { 0xab5c, 0xab5f }
+    };
     return utf8proc_category(c) == UTF8PROC_CATEGORY_LL || in_ranges(c, other, sizeof other / sizeof *other);
 }
 
@@ -137,7 +136,7 @@ bool char_is(int32_t c, const char *what)
  * The title case of Greek letters with iota subscript keeps the iota below. */
 static int upper_all(int32_t c, bool title, int32_t out[4])
 {
-    int bound, n = (int)utf8proc_decompose_char(c, out, 4, UTF8PROC_CASEFOLD, &bound);
+    int                 bound, n = (int)utf8proc_decompose_char(c, out, 4, UTF8PROC_CASEFOLD, &bound);
     utf8proc_category_t k   = utf8proc_category(c);
     bool                one = title && (k == UTF8PROC_CATEGORY_LT || (utf8proc_totitle(c) != c && c != 0xdf));
     if (n < 2 || n > 3 || k == UTF8PROC_CATEGORY_LU || one)
