@@ -476,7 +476,7 @@ def recorded_cases():
             rows=[Row([("image", 4, 4), ("text", 4), ("image", 2, 8), ("text", 8)])],
         ),
         Case(
-            "vl-delta", "qwen3_5_moe", seed=5,
+            "vl-delta", "qwen3_5_moe", seed=9,
             vision={k: v for k, v in dict(vision, out_hidden_size=20, depth=1, hidden_size=12, num_heads=1).items()
                     if k != "deepstack_visual_indexes"},
             text=dict(
