@@ -67,6 +67,49 @@ static const char talk[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"<ima
                            "\"assistant\",\"content\":\"!\"}]}";
 
 /* Five samples in every variant of tar. */
+/* Links and sparse members, by GNU's type or by pax keys, make their sample bad by name; a picture is not
+ * left out of it. */
+static void tar_members_without_bytes(void)
+{
+    static const char path[] = "27 GNU.sparse.name=s/3.png\n32 path=GNUSparseFile.1/s/3.png\n";
+    FormatFile        f;
+    Record            r;
+    Bytes             b = { 0 };
+    const char        types[] = { '1', '2', 'S' };
+    char              name[32], block[512] = { 0 };
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "s/%d.png", i);
+        tar_header(&b, name, types[i], types[i] == 'S' ? 5 : 0, NULL);
+        if (types[i] == 'S') {
+            b.v[b.n - 512 + 482] = 1;                       /* its header goes on in two blocks */
+            for (int k = 148; k < 156; k++) b.v[b.n - 512 + k] = ' ';
+            unsigned sum = 0;
+            for (int k = 0; k < 512; k++) sum += (unsigned char)b.v[b.n - 512 + k];
+            snprintf(name, sizeof name, "%06o", sum);
+            memcpy(b.v + b.n - 512 + 148, name, 7);
+            block[504] = 1, bytes_add(&b, block, 512);
+            block[504] = 0, bytes_add(&b, block, 512);
+            tar_data(&b, "bytes", 5);
+        }
+        snprintf(name, sizeof name, "s/%d.txt", i);
+        tar_member(&b, name, "a caption", 9);
+    }
+    tar_header(&b, "./PaxHeaders/x", 'x', sizeof path - 1, "");
+    tar_data(&b, path, sizeof path - 1);
+    tar_member(&b, "GNUSparseFile.1/s/3.png", "bytes", 5);
+    tar_member(&b, "s/3.txt", "a caption", 9);
+    tar_end(&b);
+    EXPECT_OK(format_open_memory(&f, "tar", b.v, b.n, "a.tar", &(FormatConf){ 0 }));
+    EXPECT(f.samples == 4, "%lld samples", (long long)f.samples);
+    for (int64_t i = 0; i < f.samples; i++) {
+        snprintf(name, sizeof name, "s/%d.png: a link", (int)i);
+        EXPECT_FAIL(format_read(&f, i, &r), E_DATA, name);
+        record_close(&r);
+    }
+    format_close(&f);
+    free(b.v);
+}
+
 static Bytes tar_make(void)
 {
     Bytes b = { 0 }, p = tiny_picture(1);
@@ -502,6 +545,7 @@ int main(void)
     RUN(json_lines);
     RUN(json_array_file);
     RUN(tar_archives);
+    RUN(tar_members_without_bytes);
     RUN(archives_bring_their_pictures);
     RUN(damaged_archives);
     RUN(tar_of_the_system);

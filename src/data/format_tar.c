@@ -6,8 +6,9 @@
  *   000123.txt   000123.png      a caption and its picture
  *   000123.txt                   a text
  *
- * Reads ustar, GNU long names and pax paths and sizes. Every length is checked against the file. Of an
- * archive that is damaged the samples before the damage are used. */
+ * Reads ustar, GNU long names and pax paths and sizes. A sample with a link or a sparse member is bad, by
+ * the member's name: the bytes are elsewhere, or not as they were. Every length is checked against the file.
+ * Of an archive that is damaged the samples before the damage are used. */
 #define _GNU_SOURCE                   /* memmem */
 #include "data/format.h"
 
@@ -19,7 +20,8 @@
 
 enum { BLOCK = 512, LONGEST_NAME = 1 << 16 };
 
-typedef struct TarSample { int64_t first; int members; } TarSample;
+/* missing: a member whose bytes the archive does not hold as they are, or NULL. */
+typedef struct TarSample { int64_t first; int members; const RecordFile *missing; } TarSample;
 
 typedef struct Tar {
     RecordFile *member;
@@ -33,7 +35,7 @@ typedef struct TarWalk {              /* what the headers read so far say about 
     size_t      at;
     const char *name;                 /* from a long-name member; NULL: in the header */
     size_t      name_len;
-    bool        sized;                /* by a pax header */
+    bool        sized, sparse;        /* by a pax header */
     uint64_t    size;
 } TarWalk;
 
@@ -91,7 +93,12 @@ static bool pax_read(TarWalk *w, const char *text, size_t len)
         const char *key = text + i + 1, *end = text + at + n - 1, *eq = memchr(key, '=', (size_t)(end - key));
         if (!eq) return damaged(w, "a pax header without a value");
         size_t key_len = (size_t)(eq - key), value = (size_t)(end - eq - 1);
-        if (key_len == 4 && !memcmp(key, "path", 4)) w->name = eq + 1, w->name_len = value;
+        bool named = w->sparse && w->name; /* by GNU.sparse.name, which the path of a sparse member is not */
+        if (key_len == 4 && !memcmp(key, "path", 4) && !named) w->name = eq + 1, w->name_len = value;
+        if (key_len > 11 && !memcmp(key, "GNU.sparse.", 11)) {
+            if (key_len == 15 && !memcmp(key + 11, "name", 4)) w->name = eq + 1, w->name_len = value;
+            w->sparse = true;
+        }
         if (key_len == 4 && !memcmp(key, "size", 4)) {
             w->sized = value > 0 && value < 19, w->size = 0;
             for (size_t k = 1; w->sized && k <= value; k++) {
@@ -128,6 +135,7 @@ static size_t base_of(const char *name, size_t len)
     return i < len ? i : 0;
 }
 
+/* bytes: NULL where the archive does not hold them. */
 static Status member_add(TarWalk *w, const char *name, size_t len, const char *bytes, size_t size)
 {
     Tar   *t = w->tar;
@@ -139,9 +147,22 @@ static Status member_add(TarWalk *w, const char *name, size_t len, const char *b
     if (last && base_of(last->name, last->name_len) == base && !memcmp(last->name, name, base))
         t->sample[t->samples - 1].members++;
     else
-        t->sample[t->samples++] = (TarSample){ t->members, 1 };
+        t->sample[t->samples++] = (TarSample){ t->members, 1, NULL };
     t->member[t->members++] = (RecordFile){ name, len, bytes, size };
+    if (bytes) return OK;
+    RecordFile *missing = mem_pool_alloc(&w->f->keep, sizeof *missing);
+    *missing = t->member[t->members - 1];
+    t->sample[t->samples - 1].missing = missing;
     return OK;
+}
+
+/* Bytes of the blocks that an old GNU header of a sparse member goes on in. */
+static size_t sparse_blocks(const char *h, size_t left)
+{
+    size_t n = 0;
+    if (h[156] != 'S' || !h[482]) return 0;
+    while (left - n >= BLOCK && h[BLOCK + n + 504]) n += BLOCK;
+    return left - n >= BLOCK ? n + BLOCK : n;
 }
 
 /* One header and its data; false at the end of the readable part. */
@@ -160,6 +181,7 @@ static bool walk_one(TarWalk *w, Status *st)
     if (size > f->len - w->at - BLOCK) return damaged(w, "a member that ends after the end of the file");
     const char *data = h + BLOCK;
     size_t      left = f->len - w->at - BLOCK, step = (size_t)((size + BLOCK - 1) / BLOCK * BLOCK);
+    step += sparse_blocks(h, left);
     if ((h[156] == 'L' || h[156] == 'x') && size > LONGEST_NAME) return damaged(w, "a name that is too long");
     if (h[156] == 'L') w->name = data, w->name_len = strnlen(data, (size_t)size);
     else if (h[156] == 'x') {
@@ -168,9 +190,11 @@ static bool walk_one(TarWalk *w, Status *st)
         header_name(w, h, &name, &name_len);
         if (w->name) name = w->name, name_len = w->name_len;
         if (name_len > 2 && name[0] == '.' && name[1] == '/') name += 2, name_len -= 2;
-        if (h[156] == '0' || h[156] == 0 || h[156] == '7')
-            *st = member_add(w, name, name_len, data, (size_t)size);
-        w->name = NULL, w->sized = false;
+        if (h[156] == 0 || strchr("0712S", h[156])) {
+            bool whole = !w->sparse && (h[156] == 0 || strchr("07", h[156]));
+            *st = member_add(w, name, name_len, whole ? data : NULL, whole ? (size_t)size : 0);
+        }
+        w->name = NULL, w->sized = w->sparse = false;
     }
     w->at += BLOCK + (step < left ? step : left);
     return !*st;
@@ -222,6 +246,11 @@ static Status tar_read(const FormatFile *f, int64_t i, Record *r)
     size_t            base = base_of(first->name, first->name_len);
     int               media = 0;
     snprintf(r->where, sizeof r->where, "%s:%.*s", f->path, base < 160 ? (int)base : 160, first->name);
+    if (s->missing)
+        return fail(E_DATA,
+                    "%.*s: a link or a sparse member, whose bytes are not here; write the archive with tar "
+                    "--dereference --hard-dereference, without --sparse",
+                    s->missing->name_len < 160 ? (int)s->missing->name_len : 160, s->missing->name);
     for (int k = 0; k < s->members; k++)
         media += record_file_is_picture(&first[k]) || record_file_is_video(&first[k]);
     if (!json && !text) return fail(E_DATA, "none of its %d members is a .json or .txt", s->members);

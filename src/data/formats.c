@@ -58,8 +58,10 @@ static Status fail_unknown(const char *path)
         size_t at = strlen(known);
         snprintf(known + at, sizeof known - at, "%s%s", i ? "," : "", formats[i]->suffixes);
     }
-    return fail(E_CONFIG, "%s: no dataset format has this suffix; the name must end in one of %s", path,
-                known);
+    return fail(E_CONFIG,
+                "%s: no dataset format has this suffix; the name must end in one of %s, or in one of these "
+                "and .gz or .zst; decompress what is compressed in another way",
+                path, known);
 }
 
 /* An empty file cannot be mapped and needs no mapping. */
