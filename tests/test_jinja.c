@@ -124,6 +124,15 @@ static void hostile_templates_end(void)
                  E_DATA, "JSON");
 }
 
+/* Integers of more than 64 bits are errors, not other numbers. */
+static void integers_have_64_bits(void)
+{
+    expect_limit("{{ 1e22 | int }}", E_DATA, "too large");
+    expect_limit("{{ '99999999999999999999' | int }}", E_DATA, "too large");
+    expect_limit("{{ 9223372036854775807 + 1 }}", E_DATA, "too large");
+    expect_text("{{ '9223372036854775807' | int }}", "{}", "9223372036854775807");
+}
+
 static void refusals_name_the_line(void)
 {
     JinjaTemplate *t;
@@ -146,5 +155,6 @@ int main(void)
     RUN(spans_follow_messages);
     RUN(hostile_templates_end);
     RUN(refusals_name_the_line);
+    RUN(integers_have_64_bits);
     return lab_report();
 }

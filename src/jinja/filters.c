@@ -3,6 +3,7 @@
 #include "jinja/jinja_private.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,7 +115,11 @@ static bool read_number(Value s, int base, bool fraction, Value *out)
     memcpy(text, s.s + before, n), text[n] = 0;
     if (strlen(text) != n || (fraction && (strpbrk(text, "xXpP")))) return false;
     if (fraction) *out = real(strtod(text, &end));
-    else *out = integer(strtoll(text, &end, base));
+    else {
+        errno = 0;
+        *out  = integer(strtoll(text, &end, base));
+        if (errno == ERANGE) return false;
+    }
     return !*end;
 }
 
@@ -127,11 +132,14 @@ FILTER(filter_int)
     *out = a[0].kind == V_ABSENT ? integer(0) : a[0];
     if (self.kind == V_UNDEFINED) return fail_undefined(self);
     if (a[1].kind != V_ABSENT) TRY(want_int(a[1], &base));
-    if (self.kind == V_FLOAT && fits_int(self.f)) return *out = integer((int64_t)self.f), OK;
+    if (self.kind == V_FLOAT && !fits_int(self.f)) return fail(E_DATA, "an integer that is too large");
+    if (self.kind == V_FLOAT) return *out = integer((int64_t)self.f), OK;
     if (self.kind == V_INT || self.kind == V_BOOL) return *out = integer(whole(self)), OK;
     if (self.kind != V_STR || base < 2 || base > 36) return OK;
     if (read_number(self, (int)base, false, &v)) return *out = v, OK;
-    if (read_number(self, 10, true, &v) && fits_int(v.f)) *out = integer((int64_t)v.f);
+    if (!read_number(self, 10, true, &v)) return OK;
+    if (isfinite(v.f) && !fits_int(v.f)) return fail(E_DATA, "an integer that is too large");
+    if (isfinite(v.f)) *out = integer((int64_t)v.f);
     return OK;
 }
 
