@@ -15,7 +15,8 @@
  * which copies no earlier than the wait for it. Memory comes from malloc: a build with SAN=1 checks every
  * access of every kernel. hopper.h, wgmma.h and the files that they name add what Hopper has: the blocks of
  * a cluster run beside each other, and what the hardware does beside the threads (threads.h: later) is done
- * when no thread of the cluster can run, or, in one launch of four, at once.
+ * when no thread of the cluster can run, or, in one launch of four, at once. A thread that arrives at an
+ * mbarrier lets others run first, in half of the launches.
  *
  * What differs from a GPU: products and sums are never contracted to fused ones unless fmaf asks for it; expf
  * and the like, and the approximate instructions (ex2, rcp, __fdividef) are the host's, correct to an ulp;

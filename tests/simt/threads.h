@@ -55,6 +55,10 @@ typedef std::vector<Thread *> Waiters;
 void wait_in(Waiters &w, const char *what, Site site, const void *caller, uint32_t a = 0, uint32_t b = 0);
 void wake(Waiters &w);
 
+/* In half of the launches: the thread stays where it is, ready, until the other lanes of its warp have come
+ * as far as they can, and any warp runs next. Called where a thread tells others that it is done. */
+void give_way();
+
 /* ---- what the hardware does beside the threads ----
  *
  * It happens when no thread of the cluster can run, in any order; in some launches at once instead. */
