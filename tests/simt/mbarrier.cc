@@ -76,7 +76,7 @@ void mbarrier_arrive(uint32_t at, int bytes)
 {
     shared_pointer(at, 8, 8);
     arrive(find({ here, at }), bytes);
-    give_way();
+    yield_warp();
 }
 
 void mbarrier_arrive_cluster(uint32_t at)
@@ -84,7 +84,7 @@ void mbarrier_arrive_cluster(uint32_t at)
     Mbarrier *m = find(cluster_place(at));
     need_published(m);
     arrive(m, 0);
-    give_way();
+    yield_warp();
 }
 
 void mbarrier_check(const Place &p) { need_published(find(p)); }

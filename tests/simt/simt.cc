@@ -17,7 +17,7 @@ static Block blocks[CLUSTER_MOST];
 static struct {
     int      self, warp;                                /* in `here` */
     bool     lanes_fall, warps_fall, blocks_fall;       /* the order in which they run */
-    bool     at_once, gives_way;                        /* what hardware does beside threads; give_way */
+    bool     at_once, yields;                        /* what hardware does beside threads; yield_warp */
     const std::function<void()> *kernel;
     Fiber    main;
 } now;
@@ -142,7 +142,7 @@ void wake(Waiters &w)
     w.clear();
 }
 
-static void give_way_to(int warp, uint32_t lanes)
+static void run_other(int warp, uint32_t lanes)
 {
     Thread *t = self();
     enter(&here->thread[warp * LANES + pick(lanes, now.lanes_fall)]);
@@ -150,15 +150,15 @@ static void give_way_to(int warp, uint32_t lanes)
     fiber_switch(t->fiber, self()->fiber);
 }
 
-void give_way()
+void yield_warp()
 {
     uint32_t own = 1u << lane();
-    if (!now.gives_way) return;
-    while (here->ready[now.warp] & ~own) give_way_to(now.warp, here->ready[now.warp] & ~own);
+    if (!now.yields) return;
+    while (here->ready[now.warp] & ~own) run_other(now.warp, here->ready[now.warp] & ~own);
     uint32_t set = here->ready_warps;
     for (int i = (int)(draw() % (unsigned)__builtin_popcount(set)); i; i--) set &= set - 1;
     int warp = __builtin_ctz(set);
-    if (warp != now.warp) give_way_to(warp, here->ready[warp]);
+    if (warp != now.warp) run_other(warp, here->ready[warp]);
 }
 
 void later(std::function<void()> work)
@@ -363,7 +363,7 @@ void run_grid(const Grid &g, const std::function<void()> &kernel)
     Order    o = { n, x % n, (x >> 20 & 1) != 0 };
     std::vector<bool> done(n);
     now.lanes_fall = x >> 21 & 1, now.warps_fall = x >> 22 & 1, now.blocks_fall = x >> 23 & 1;
-    now.at_once = (x >> 24 & 3) == 0, now.gives_way = x >> 26 & 1;
+    now.at_once = (x >> 24 & 3) == 0, now.yields = x >> 26 & 1;
     fiber_here(&now.main);
     launched = &g, now.kernel = &kernel, blockDim = g.threads, gridDim = g.blocks;
     for (uint64_t i = 0; i < n; i++) {

@@ -57,7 +57,7 @@ void wake(Waiters &w);
 
 /* In half of the launches: the thread stays where it is, ready, until the other lanes of its warp have come
  * as far as they can, and any warp runs next. Called where a thread tells others that it is done. */
-void give_way();
+void yield_warp();
 
 /* ---- what the hardware does beside the threads ----
  *
