@@ -67,6 +67,46 @@ static void codes_are_the_nearest(void)
            "a positive second moment vanishes");
 }
 
+/* The code by its definition: how many midpoints lie below y. */
+static int midpoints_below(int k, float y)
+{
+    int code = 0;
+    for (int half = MOMENT_CODES / 2; half; half /= 2)
+        if (map[k].middle[code + half - 1] < y) code += half;
+    return k == MOMENT_SECOND && code == 0 && y > 0.0f ? 1 : code;
+}
+
+static bool follows_definition(int k, float y)
+{
+    int got = moment_code(&map[k], k, y), want = midpoints_below(k, y);
+    if (got != want) EXPECT(false, "map %d, %.9g: code %d, not %d", k, y, got, want);
+    return got == want;
+}
+
+/* Every midpoint, value and border of a decade with the floats around them, and a 61st of all floats below
+ * 1. */
+static void codes_count_midpoints(void)
+{
+    for (int k = 0; k < 2; k++) {
+        bool  right = true;
+        float sign = k == MOMENT_FIRST ? -1.0f : 1.0f;
+        for (int i = 0; i < 3 * MOMENT_CODES; i++) {
+            float ten = powf(10, -(float)(i % 8));
+            float y = i < 255 ? map[k].middle[i] : i < 512 ? map[k].value[i % 256] : ten;
+            for (uint32_t ulp = 0; ulp <= 80; ulp++) {
+                float near = quant_float(quant_magnitude(y) + 40 - ulp), at = y < 0 ? -near : near;
+                if (quant_magnitude(y) < 40 || near > 1) continue;
+                right &= follows_definition(k, at) && follows_definition(k, sign * at);
+            }
+        }
+        for (uint32_t i = (uint32_t)num_below(61); i <= quant_bits(1.0f) && right; i += 61) {
+            float y = quant_float(i);
+            right = follows_definition(k, y) && follows_definition(k, sign * y);
+        }
+        EXPECT(right, "map %d", k);
+    }
+}
+
 static void known_blocks(void)
 {
     static const struct { int which; float x[3], scale; uint8_t code[3]; float back[3]; } row[] = {
@@ -297,6 +337,7 @@ int main(void)
     moment_map_fill(&map[0], MOMENT_FIRST), moment_map_fill(&map[1], MOMENT_SECOND);
     RUN(maps_are_those_of_8_bit_adam);
     RUN(codes_are_the_nearest);
+    RUN(codes_count_midpoints);
     RUN(known_blocks);
     RUN(zeros_and_not_finite);
     RUN(decoding_is_lossless_after_coding);

@@ -82,8 +82,12 @@ enum { MOMENT_BLOCK = 256, MOMENT_CODES = 256 };
 
 typedef enum { MOMENT_FIRST, MOMENT_SECOND } Moment;
 
-/* A map and the midpoints of its neighbours; the last one is beyond every element. */
-typedef struct MomentMap { float value[MOMENT_CODES], middle[MOMENT_CODES]; } MomentMap;
+/* Decade d of a map has the magnitudes between 10^-(d + 1) and 10^-d, evenly spaced: half as many as the
+ * decade above it. */
+enum { MOMENT_DECADES = 7 };
+
+/* A map and the midpoints of its neighbours, the last one beyond every element; 10^d. */
+typedef struct MomentMap { float value[MOMENT_CODES], middle[MOMENT_CODES], ten[MOMENT_DECADES]; } MomentMap;
 
 /* The value of a code; table: DYNAMIC_VALUES or UNSIGNED_DYNAMIC_VALUES. */
 OPS_INLINE float moment_value(const float *table, Moment which, int code)
@@ -100,6 +104,9 @@ OPS_INLINE void moment_map_set(MomentMap *map, const float *table, Moment which,
     float v = moment_value(table, which, code), next = last ? v : moment_value(table, which, code + 1);
     map->value[code]  = v;
     map->middle[code] = last ? quant_float(0x7f800000u) : code_midpoint(v, next);
+    if (code >= MOMENT_DECADES) return;
+    map->ten[code] = 1.0f;
+    for (int d = 0; d < code; d++) map->ten[code] *= 10.0f;
 }
 
 OPS_INLINE int64_t moment_blocks(int64_t n) { return (n + MOMENT_BLOCK - 1) / MOMENT_BLOCK; }
@@ -132,12 +139,26 @@ OPS_INLINE float moment_scale(MomentRange r, Moment which)
 /* With a scale of 0 every element is 0. */
 OPS_INLINE float moment_ratio(float x, float scale) { return scale == 0.0f ? 0.0f : x / scale; }
 
-/* Of y = moment_ratio(x, scale). Eight halvings of 256 codes. */
+/* The number of midpoints below a magnitude, or one less. In its decade the midpoints are at 1, 2, ... and
+ * the first at 0.2; rounding moves `at` by less than a thousandth. */
+OPS_INLINE int moment_midpoints(const MomentMap *map, Moment which, float a)
+{
+    int d = (126 - (int)(quant_bits(a) >> 23)) * 1233 >> 12;     /* the decade of the octave's upper end */
+    d = d < 0 ? 0 : d < MOMENT_DECADES ? d : MOMENT_DECADES - 1;
+    d += a * map->ten[d] <= 0.1f && d + 1 < MOMENT_DECADES;
+    int   count = MOMENT_CODES / (which == MOMENT_FIRST ? 4 : 2) >> d;
+    int   below = which == MOMENT_FIRST ? count : count - 1;     /* values of the decades below, and 0 */
+    float at = (a * map->ten[d] - 0.1f) * ((float)count * (1.0f / 0.9f));
+    return below + (at >= 0.5f ? (int)(at - 0.01f) : -1);
+}
+
+/* Of y = moment_ratio(x, scale). */
 OPS_INLINE uint8_t moment_code(const MomentMap *map, Moment which, float y)
 {
-    int code = 0;
-    for (int half = MOMENT_CODES / 2; half; half /= 2)
-        if (map->middle[code + half - 1] < y) code += half;
+    int code = moment_midpoints(map, which, quant_float(quant_magnitude(y)));
+    if (which == MOMENT_FIRST) code = y < 0.0f ? DYNAMIC_ZERO - 1 - code : DYNAMIC_ZERO + code;
+    if (code < 0) code = 0;                                      /* the signed map has no -1 */
+    code += map->middle[code] < y;
     return (uint8_t)(which == MOMENT_SECOND && code == 0 && y > 0.0f ? 1 : code);
 }
 

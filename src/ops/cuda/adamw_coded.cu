@@ -1,8 +1,9 @@
 /* ops/cuda/adamw_coded.cu -- kernel of adamw_coded.c.
  *
  * grid   a warp takes a block of moments (256 elements, eight a lane: four neighbours of each half) and then
- *        every grid-th one; block 256 threads = 8 warps
- * smem   both maps and their midpoints, 4 KB, written by each block from constant memory
+ *        every grid-th one; block 128 threads = 4 warps, five blocks a multiprocessor
+ * smem   both maps and their midpoints, 4 KB, written by each block from constant memory. An element is
+ *        looked up in them twice for its old moments and twice for its new ones (moment_code)
  * reads  all streams once, 16 bytes of f32 and 4 of codes a lane; bases that are not aligned for that, and
  *        the last block of a tensor, by single elements
  * order  scales are extremes, which have no order: reruns, and the CPU, get the same bits */
@@ -11,8 +12,7 @@
 
 namespace {
 
-enum { THREADS = 256, WARPS = THREADS / 32, EACH = MOMENT_BLOCK / 32, HALF = MOMENT_BLOCK / 2 };
-static_assert((int)THREADS == (int)MOMENT_CODES, "a thread writes one code of each map");
+enum { THREADS = 128, WARPS = THREADS / 32, EACH = MOMENT_BLOCK / 32, HALF = MOMENT_BLOCK / 2 };
 
 __constant__ float first_table[DYNAMIC_ZERO] = {
 #define X(v) v,
@@ -79,19 +79,36 @@ static __device__ inline float warp_scale(const float *x, Moment which)
     return moment_scale(r, which);
 }
 
+/* New scales of a warp's block, and the maps of its codes. */
+struct Coder {
+    const Maps &maps;
+    float       m_scale, v_scale;
+
+    __device__ uint8_t m(float x) const
+    {
+        return moment_code(&maps.first, MOMENT_FIRST, moment_ratio(x, m_scale));
+    }
+    __device__ uint8_t v(float x) const
+    {
+        return moment_code(&maps.second, MOMENT_SECOND, moment_ratio(x, v_scale));
+    }
+};
+
 template <bool SPLIT, bool BY4>
-static __device__ inline void store_lane(Lane &x, const uint8_t *m, const uint8_t *v, const Weights &s,
-                                         const Codes &c, int64_t base, int lane)
+static __device__ inline void store_lane(Lane &x, const Coder &coder, const Weights &s, const Codes &c,
+                                         int64_t base, int lane)
 {
     #pragma unroll
     for (int j = 0; j < EACH; j += BY4 ? 4 : 1) {
         int64_t i = base + element(lane, j);
         if (BY4) {
-            *(Four *)(c.m + i) = Four{ { m[j], m[j + 1], m[j + 2], m[j + 3] } };
-            *(Four *)(c.v + i) = Four{ { v[j], v[j + 1], v[j + 2], v[j + 3] } };
+            Four m, v;
+            #pragma unroll
+            for (int k = 0; k < 4; k++) m.c[k] = coder.m(x.m[j + k]), v.c[k] = coder.v(x.v[j + k]);
+            *(Four *)(c.m + i) = m, *(Four *)(c.v + i) = v;
             masters_store<4, SPLIT>(s, i, x.p + j);
         } else if (i < s.n) {
-            c.m[i] = m[j], c.v[i] = v[j];
+            c.m[i] = coder.m(x.m[j]), c.v[i] = coder.v(x.v[j]);
             masters_store<1, SPLIT>(s, i, x.p + j);
         }
     }
@@ -103,7 +120,6 @@ static __device__ inline void step_block(const Weights &s, const Codes &c, const
 {
     int64_t base = block * MOMENT_BLOCK;
     Lane    x;
-    uint8_t m[EACH], v[EACH];
     float   m_scale = c.m_scale[block], v_scale = c.v_scale[block];
     #pragma unroll
     for (int j = 0; j < EACH; j += BY4 ? 4 : 1) {
@@ -113,24 +129,21 @@ static __device__ inline void step_block(const Weights &s, const Codes &c, const
     }
     #pragma unroll
     for (int j = 0; j < EACH; j++) adam_element(&x.p[j], &x.m[j], &x.v[j], x.g[j], f);
-    m_scale = warp_scale(x.m, MOMENT_FIRST), v_scale = warp_scale(x.v, MOMENT_SECOND);
-    #pragma unroll
-    for (int j = 0; j < EACH; j++) {
-        m[j] = moment_code(&maps.first, MOMENT_FIRST, moment_ratio(x.m[j], m_scale));
-        v[j] = moment_code(&maps.second, MOMENT_SECOND, moment_ratio(x.v[j], v_scale));
-    }
-    if (!lane) c.m_scale[block] = m_scale, c.v_scale[block] = v_scale;
-    store_lane<SPLIT, BY4>(x, m, v, s, c, base, lane);
+    Coder coder = { maps, warp_scale(x.m, MOMENT_FIRST), warp_scale(x.v, MOMENT_SECOND) };
+    if (!lane) c.m_scale[block] = coder.m_scale, c.v_scale[block] = coder.v_scale;
+    store_lane<SPLIT, BY4>(x, coder, s, c, base, lane);
 }
 
 template <bool SPLIT>
-static __global__ void __launch_bounds__(THREADS, 2) step_blocks(Weights s, Codes c, Given given, bool by4)
+static __global__ void __launch_bounds__(THREADS, 5) step_blocks(Weights s, Codes c, Given given, bool by4)
 {
     __shared__ Maps  maps;
     __shared__ float clip;
     int lane = threadIdx.x & 31;
-    moment_map_set(&maps.first, first_table, MOMENT_FIRST, threadIdx.x);
-    moment_map_set(&maps.second, second_table, MOMENT_SECOND, threadIdx.x);
+    for (int code = threadIdx.x; code < MOMENT_CODES; code += THREADS) {
+        moment_map_set(&maps.first, first_table, MOMENT_FIRST, code);
+        moment_map_set(&maps.second, second_table, MOMENT_SECOND, code);
+    }
     if (!threadIdx.x) clip = decide(s, given.max_norm);
     __syncthreads();
     if (clip == SKIPPED) return;
@@ -151,7 +164,7 @@ extern "C" void cuda_adamw_coded(Backend *be, Tensor w, Tensor master, Tensor m,
     Codes   c = { (uint8_t *)m.data, (uint8_t *)v.data, (float *)m_scale.data, (float *)v_scale.data };
     Given   f = given(h);
     bool    by4 = weights_start_on(w, master, g, 4) && starts_on(m, 4) && starts_on(v, 4);
-    int64_t grid = cuda_blocks(be, moment_blocks(s.n), WARPS, 8);
+    int64_t grid = cuda_blocks(be, moment_blocks(s.n), WARPS, 5);
     if (is_split(master)) LAUNCH(be, "adamw_coded", step_blocks<true>, grid, THREADS, 0, s, c, f, by4);
     else                  LAUNCH(be, "adamw_coded", step_blocks<false>, grid, THREADS, 0, s, c, f, by4);
 }
