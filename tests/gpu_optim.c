@@ -121,7 +121,8 @@ static void an_expert_tensor(void) /* rank 3, as the experts' weights are */
 
 /* Moments in codes: weights, codes and scales have the bits of the CPU's. Bits of kind: 1 a bf16 weight (with
  * its master), 2 an f32 master, of a bf16 weight a split one, 4 blocks of zeros, 8 moments that are not
- * finite, 16 the norm, 32 clip, 64 no element aligned for four. */
+ * finite, 16 the norm, 32 clip, 64 no element aligned for four, 128 gradients of all sizes, 256 eps 0, 512 eps
+ * 1e25. */
 static Tensor codes(int64_t n, int64_t shift)
 {
     int64_t all = n + shift;
@@ -150,6 +151,17 @@ static Tensor exact_output(Tensor t)
     return t;
 }
 
+static Tensor gradients(int64_t n, unsigned kind)
+{
+    Tensor g = flat(F32, n);
+    float *x = g.data;
+    for (int64_t i = 0; i < n && kind & 128; i++) {
+        x[i] *= powf(10, 8 - (float)num_below(48));
+        if (num_below(8) == 0) x[i] = num_below(2) ? 0.0f : -0.0f;
+    }
+    return g;
+}
+
 static void update_coded(int64_t n, unsigned kind, int64_t step)
 {
     fresh();
@@ -159,8 +171,9 @@ static void update_coded(int64_t n, unsigned kind, int64_t step)
     if (split) exact(master = split_rest(n));
     else if (kind & 3) master = exact_output(flat(F32, n));
     Tensor m = codes(n, shift), v = codes(n, shift), ms = scales(n, kind, false), vs = scales(n, kind, true);
-    Tensor g = flat(F32, n), norm = kind & 16 ? add_scalar((double)n * num_below(3)) : none;
-    AdamW  h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f,
+    Tensor g = gradients(n, kind), norm = kind & 16 ? add_scalar((double)n * num_below(3)) : none;
+    AdamW  h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = step % 2 ? 0.95f : 0.9999f,
+                 .eps = kind & 256 ? 0 : kind & 512 ? 1e25f : 1e-8f, .decay = 0.1f,
                  .max_norm = kind & 32 ? 1.0f : 0.0f, .step = step };
     if (t_has(norm)) exact(norm);
     if (kind % 3 == 1) h.now = in_memory(h);
@@ -172,6 +185,8 @@ static void coded_updates(void)
     static const int64_t sizes[] = { 1, 255, 256, 257, 1000, 4097 };
     for (unsigned kind = 0; kind < 128; kind++)
         update_coded(sizes[kind % 6], kind, 1 + num_below(2) * num_below(5000));
+    for (unsigned kind = 0; kind < 16; kind++)
+        update_coded(5000, kind % 8 | 128 | (kind & 8) << 3 | (kind % 3) << 8, 1 + kind * kind * 100);
     update_coded(0, 0, 1);
     update_coded(gpu_size(3000001, 30001), 1 | 2 | 16 | 32, 7);
     update_coded(gpu_size(4 << 20, 4 << 12), 16 | 32, 1);

@@ -38,11 +38,9 @@ static inline Tensor moment_copy(Backend *be, Tensor t, Tensor scale, Moment whi
 {
     Tensor c = state_copy(be, t), s = state_copy(be, scale);
     if (!t_has(scale)) return c;
-    int64_t   n = t_count(t);
-    Tensor    wide = t_wrap(malloc((size_t)n * 4 + 1), F32, 1, &n);
-    MomentMap map;
-    moment_map_fill(&map, which);
-    moments_decode(wide.data, &map, c.data, s.data, n);
+    int64_t n = t_count(t);
+    Tensor  wide = t_wrap(malloc((size_t)n * 4 + 1), F32, 1, &n);
+    moments_decode(wide.data, which, c.data, s.data, n);
     free(c.data), free(s.data);
     return wide;
 }

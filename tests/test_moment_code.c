@@ -6,29 +6,36 @@
 #include <omp.h>
 
 static const Tensor none;
-static MomentMap map[2];
+static const MomentMap *map[2];
 
 /* ---- maps and codes ---- */
 
 static void maps_are_those_of_8_bit_adam(void)
 {
     for (int k = 0; k < 2; k++) {
-        const float *v = map[k].value;
+        const float *v = map[k]->value;
         int zero = k == MOMENT_FIRST ? DYNAMIC_ZERO : 0;
         EXPECT(v[zero] == 0.0f && v[255] == 1.0f, "map %d: %g at %d, %g last", k, v[zero], zero, v[255]);
         for (int i = 1; i < MOMENT_CODES; i++)
-            EXPECT(v[i - 1] < v[i] && v[i - 1] < map[k].middle[i - 1] && map[k].middle[i - 1] < v[i],
+            EXPECT(v[i - 1] < v[i] && map[k]->middle[i - 1] < v[i] &&
+                   (v[i - 1] < map[k]->middle[i - 1] || (k == MOMENT_SECOND && i == 1)),
                    "map %d is not sorted at %d", k, i);
     }
     /* The means of equal parts of 0.1 .. 1, twice as many in each decade, times powers of ten. */
     for (int k = 0; k < 2; k++)
         for (int d = 0, at = k == MOMENT_FIRST ? DYNAMIC_ZERO + 1 : 1; d < 7; d++)
             for (int n = (k == MOMENT_FIRST ? 1 : 2) << d, i = 0; i < n; i++, at++) {
-                double want = (0.1 + 0.9 * (i + 0.5) / n) * pow(10, d - 6), got = map[k].value[at];
+                double want = (0.1 + 0.9 * (i + 0.5) / n) * pow(10, d - 6), got = map[k]->value[at];
                 EXPECT(fabs(got / want - 1) < 3e-7, "map %d, code %d: %.9g, not %.9g", k, at, got, want);
                 if (k == MOMENT_FIRST)
-                    EXPECT(map[k].value[2 * DYNAMIC_ZERO - at] == -map[k].value[at], "code %d", at);
+                    EXPECT(map[k]->value[2 * DYNAMIC_ZERO - at] == -map[k]->value[at], "code %d", at);
             }
+}
+
+static int code_of(int k, float x, float scale)
+{
+    MomentUnit u = moment_unit(scale);
+    return moment_code_of(map[k]->base, map[k]->middle, 1, k, u, moment_unsigned(x, u));
 }
 
 /* The nearest value by looking at each of them. */
@@ -36,14 +43,14 @@ static int nearest(int k, double y)
 {
     int best = 0;
     for (int i = 1; i < MOMENT_CODES; i++)
-        if (fabs(y - map[k].value[i]) < fabs(y - map[k].value[best])) best = i;
+        if (fabs(y - map[k]->value[i]) < fabs(y - map[k]->value[best])) best = i;
     return k == MOMENT_SECOND && !best && y > 0 ? 1 : best;
 }
 
 /* Codes of neighbouring values are equally near where y is within rounding of a midpoint. */
 static bool is_tie(int k, int a, int b, double y)
 {
-    double u = fabs(y - map[k].value[a]), v = fabs(y - map[k].value[b]);
+    double u = fabs(y - map[k]->value[a]), v = fabs(y - map[k]->value[b]);
     return abs(a - b) == 1 && fabs(u - v) <= 1e-7 * fabs(y);
 }
 
@@ -51,59 +58,89 @@ static void codes_are_the_nearest(void)
 {
     for (int k = 0; k < 2; k++) {
         for (int i = 0; i < MOMENT_CODES; i++) {
-            EXPECT(moment_code(&map[k], k, map[k].value[i]) == i, "map %d: the value of %d", k, i);
+            EXPECT(code_of(k, map[k]->value[i], 1) == i, "map %d: the value of %d", k, i);
             if (i < 255)
-                EXPECT(moment_code(&map[k], k, map[k].middle[i]) == i || (k == MOMENT_SECOND && !i),
+                EXPECT(code_of(k, map[k]->middle[i], 1) == i,
                        "map %d: a tie above %d goes up", k, i);
         }
         for (int64_t i = 0; i < 100000; i++) {
             double size = pow(10, -8.0 * (double)num_below(1 << 20) / (1 << 20));
             float  y = (float)(num_below(2) && k == MOMENT_FIRST ? -size : size);
-            int    got = moment_code(&map[k], k, y), want = nearest(k, y);
+            int    got = code_of(k, y, 1), want = nearest(k, y);
             EXPECT(got == want || is_tie(k, got, want, y), "map %d, %.9g: code %d, not %d", k, y, got, want);
         }
     }
-    EXPECT(moment_code(&map[1], MOMENT_SECOND, 0) == 0 && moment_code(&map[1], MOMENT_SECOND, 1e-30f) == 1,
+    EXPECT(code_of(MOMENT_SECOND, 0, 1) == 0 && code_of(MOMENT_SECOND, 1e-30f, 1) == 1,
            "a positive second moment vanishes");
 }
 
-/* The code by its definition: how many midpoints lie below y. */
-static int midpoints_below(int k, float y)
+/* The code by its definition: how many midpoints times the scale lie below x. Such products are exact in
+ * double. */
+static int midpoints_below(int k, float x, float scale)
 {
-    int code = 0;
+    int    code = 0;
+    double y = scale < 0 ? -(double)x : x, size = fabs((double)scale);
     for (int half = MOMENT_CODES / 2; half; half /= 2)
-        if (map[k].middle[code + half - 1] < y) code += half;
-    return k == MOMENT_SECOND && code == 0 && y > 0.0f ? 1 : code;
+        if (map[k]->middle[code + half - 1] * size < y) code += half;
+    return code;
 }
 
-static bool follows_definition(int k, float y)
+static bool follows_definition(int k, float x, float scale)
 {
-    int got = moment_code(&map[k], k, y), want = midpoints_below(k, y);
-    if (got != want) EXPECT(false, "map %d, %.9g: code %d, not %d", k, y, got, want);
+    int got = code_of(k, x, scale), want = midpoints_below(k, x, scale);
+    if (got != want) EXPECT(false, "map %d, %.9g of %.9g: code %d, not %d", k, x, scale, got, want);
     return got == want;
 }
 
-/* Every midpoint, value and border of a decade with the floats around them, and a 61st of all floats below
- * 1. */
+/* x and the 80 floats around it, of both signs where the map has them, that the scale can have. */
+static bool neighbours_follow(int k, float x, float scale)
+{
+    bool right = true;
+    for (uint32_t ulp = 0; ulp <= 80; ulp++) {
+        float near = quant_float(quant_magnitude(x) + 40 - ulp);
+        if (quant_magnitude(x) < 40 || near > fabsf(scale)) continue;
+        right &= follows_definition(k, copysignf(near, scale), scale);
+        if (k == MOMENT_FIRST) right &= follows_definition(k, -near, scale) && follows_definition(k, near, scale);
+    }
+    return right;
+}
+
+/* Every midpoint, value and border of a decade with the floats around them, of several scales, and a 61st of
+ * all floats below 1. */
 static void codes_count_midpoints(void)
 {
     for (int k = 0; k < 2; k++) {
-        bool  right = true;
-        float sign = k == MOMENT_FIRST ? -1.0f : 1.0f;
-        for (int i = 0; i < 3 * MOMENT_CODES; i++) {
-            float ten = powf(10, -(float)(i % 8));
-            float y = i < 255 ? map[k].middle[i] : i < 512 ? map[k].value[i % 256] : ten;
-            for (uint32_t ulp = 0; ulp <= 80; ulp++) {
-                float near = quant_float(quant_magnitude(y) + 40 - ulp), at = y < 0 ? -near : near;
-                if (quant_magnitude(y) < 40 || near > 1) continue;
-                right &= follows_definition(k, at) && follows_definition(k, sign * at);
+        bool right = true;
+        for (int round = 0; round < 12; round++) {
+            float scale = round ? ldexpf(1 + (float)num_below(1 << 23) * 0x1p-23f, (int)num_below(180) - 90) : 1;
+            if (k == MOMENT_FIRST && round % 3 == 2) scale = -scale;
+            for (int i = 0; i < 3 * MOMENT_CODES; i++) {
+                float ten = powf(10, -(float)(i % 8));
+                float y = i < 255 ? map[k]->middle[i] : i < 512 ? map[k]->value[i % 256] : ten;
+                right &= neighbours_follow(k, y * scale, scale);
             }
         }
         for (uint32_t i = (uint32_t)num_below(61); i <= quant_bits(1.0f) && right; i += 61) {
             float y = quant_float(i);
-            right = follows_definition(k, y) && follows_definition(k, sign * y);
+            right = follows_definition(k, y, 1) && (k || follows_definition(k, -y, 1));
         }
         EXPECT(right, "map %d", k);
+    }
+}
+
+/* A bin holds one midpoint at most, with the rounding of what falls into it. */
+static void bins_have_one_midpoint(void)
+{
+    for (int k = 0; k < 2; k++) {
+        uint32_t one = quant_bits(1.0f) >> moment_shift(k), sign = 0x80000000u >> moment_shift(k);
+        for (int bin = 0; bin < moment_bins(k); bin++) {
+            if (((uint32_t)bin & (sign - 1)) > one) continue;
+            uint32_t low = (uint32_t)bin << moment_shift(k), high = low | ((1u << moment_shift(k)) - 1);
+            float    a = quant_float(low), b = quant_float(high), most = (a > b ? a : b);
+            int      next = map[k]->base[bin];
+            most += fabsf(most) * 0x1p-20f;
+            EXPECT(next == 255 || map[k]->middle[next + 1] >= most, "map %d, bin %d: two midpoints", k, bin);
+        }
     }
 }
 
@@ -119,14 +156,14 @@ static void known_blocks(void)
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         uint8_t code[3] = { 77, 77, 77 };
         float   scale = NAN, back[3] = { NAN, NAN, NAN };
-        moments_encode(code, &scale, &map[row[i].which], row[i].which, row[i].x, 3);
-        moments_decode(back, &map[row[i].which], code, &scale, 3);
+        moments_encode(code, &scale, row[i].which, row[i].x, 3);
+        moments_decode(back, row[i].which, code, &scale, 3);
         EXPECT(scale == row[i].scale, "row %zu: scale %g", i, scale);
         for (int j = 0; j < 3; j++) {
             float y = row[i].x[j] / scale;
             EXPECT(code[j] == row[i].code[j] && code[j] == nearest(row[i].which, y), "row %zu: code %d", i,
                    code[j]);
-            EXPECT(back[j] == map[row[i].which].value[code[j]] * scale, "row %zu: %g", i, back[j]);
+            EXPECT(back[j] == map[row[i].which]->value[code[j]] * scale, "row %zu: %g", i, back[j]);
             EXPECT(row[i].back[j] == 0 || back[j] == row[i].back[j], "row %zu: %g is not exact", i, back[j]);
         }
     }
@@ -136,15 +173,15 @@ static void zeros_and_not_finite(void)
 {
     float   x[300] = { 0 }, scale[2] = { 9, 9 }, back[300];
     uint8_t code[300];
-    moments_encode(code, scale, &map[0], MOMENT_FIRST, x, 300);
-    moments_decode(back, &map[0], code, scale, 300);
+    moments_encode(code, scale, MOMENT_FIRST, x, 300);
+    moments_decode(back, MOMENT_FIRST, code, scale, 300);
     for (int i = 0; i < 300; i++) EXPECT(back[i] == 0.0f, "%d: %g", i, back[i]);
     EXPECT(scale[0] == 0 && scale[1] == 0, "scales of zeros: %g %g", scale[0], scale[1]);
     for (int k = 0; k < 3; k++) {
         for (int i = 0; i < 300; i++) x[i] = 1;
         x[17] = k == 0 ? NAN : k == 1 ? INFINITY : -INFINITY;
-        moments_encode(code, scale, &map[0], MOMENT_FIRST, x, 300);
-        moments_decode(back, &map[0], code, scale, 300);
+        moments_encode(code, scale, MOMENT_FIRST, x, 300);
+        moments_decode(back, MOMENT_FIRST, code, scale, 300);
         EXPECT(isnan(back[0]) && isnan(back[17]) && isnan(back[255]), "kind %d is hidden", k);
         EXPECT(back[256] == 1 && back[299] == 1, "kind %d: the next block has %g", k, back[256]);
     }
@@ -165,15 +202,15 @@ static void decoding_is_lossless_after_coding(void)
             if (k == MOMENT_SECOND) x[i] = fabsf(x[i]);
         }
         memset(c1, 0xee, (size_t)n), memset(c2, 0x11, (size_t)n);
-        moments_encode(c1, s1, &map[k], k, x, n);
-        moments_decode(one, &map[k], c1, s1, n);
-        moments_encode(c2, s2, &map[k], k, one, n);
-        moments_decode(two, &map[k], c2, s2, n);
+        moments_encode(c1, s1, k, x, n);
+        moments_decode(one, k, c1, s1, n);
+        moments_encode(c2, s2, k, one, n);
+        moments_decode(two, k, c2, s2, n);
         EXPECT(!memcmp(one, two, (size_t)n * 4) && !memcmp(s1, s2, (size_t)blocks * 4),
                "map %d, %lld elements of %g: another round changes them", k, (long long)n, size);
         for (int64_t i = 0; i < n; i++) {
             int    c = c1[i], up = c < 255 ? c + 1 : c, down = c ? c - 1 : c;
-            double gap = map[k].value[up] - map[k].value[down], scale = fabsf(s1[i / MOMENT_BLOCK]);
+            double gap = map[k]->value[up] - map[k]->value[down], scale = fabsf(s1[i / MOMENT_BLOCK]);
             EXPECT(scale == 0 || fabs((double)one[i] - x[i]) <= (gap + 1e-6) * scale, "%g became %g", x[i],
                    one[i]);
         }
@@ -220,11 +257,11 @@ static void first_step_is_that_of_f32(void)
         step(w, none, c, g, none, h);
         op_adamw(BE, x, none, m, v, g, none, h);
         EXPECT_CLOSE(w, x, 1e-6);
-        moments_decode(got.data, &map[0], c.m.data, c.ms.data, n);
+        moments_decode(got.data, MOMENT_FIRST, c.m.data, c.ms.data, n);
         EXPECT_CLOSE(got, m, 0.02);
-        moments_decode(got.data, &map[1], c.v.data, c.vs.data, n);
+        moments_decode(got.data, MOMENT_SECOND, c.v.data, c.vs.data, n);
         EXPECT_CLOSE(got, v, 0.02);
-        moments_encode(want.v.data, want.vs.data, &map[1], MOMENT_SECOND, v.data, n);
+        moments_encode(want.v.data, want.vs.data, MOMENT_SECOND, v.data, n);
         double off = 0;
         for (int64_t k = 0; k < n; k++)
             off += abs(((uint8_t *)want.v.data)[k] - ((uint8_t *)c.v.data)[k]) > 1;
@@ -260,11 +297,11 @@ static void agrees_with_the_definition(void)
             Tensor g = as_flat(num_randn(F32, 1, n));
             for (int64_t i = 0; i < n; i += 5) put(g, i, get(g, i) * 1e-4f);
             step(w, none, c, g, none, h);
-            moments_decode(m, &map[0], r.m.data, r.ms.data, n);
-            moments_decode(v, &map[1], r.v.data, r.vs.data, n);
+            moments_decode(m, MOMENT_FIRST, r.m.data, r.ms.data, n);
+            moments_decode(v, MOMENT_SECOND, r.v.data, r.vs.data, n);
             for (int64_t i = 0; i < n; i++) reference_step(&p[i], &m[i], &v[i], get(g, i), 1, h);
-            moments_encode(r.m.data, r.ms.data, &map[0], MOMENT_FIRST, m, n);
-            moments_encode(r.v.data, r.vs.data, &map[1], MOMENT_SECOND, v, n);
+            moments_encode(r.m.data, r.ms.data, MOMENT_FIRST, m, n);
+            moments_encode(r.v.data, r.vs.data, MOMENT_SECOND, v, n);
         }
         EXPECT(!memcmp(p, w.data, (size_t)n * 4) && !memcmp(r.m.data, c.m.data, (size_t)n) &&
                !memcmp(r.v.data, c.v.data, (size_t)n) && !memcmp(r.vs.data, c.vs.data, (size_t)t_bytes(c.vs)),
@@ -334,10 +371,11 @@ static void converges(void)
 int main(void)
 {
     numlab_open();
-    moment_map_fill(&map[0], MOMENT_FIRST), moment_map_fill(&map[1], MOMENT_SECOND);
+    map[0] = moment_map(MOMENT_FIRST), map[1] = moment_map(MOMENT_SECOND);
     RUN(maps_are_those_of_8_bit_adam);
     RUN(codes_are_the_nearest);
     RUN(codes_count_midpoints);
+    RUN(bins_have_one_midpoint);
     RUN(known_blocks);
     RUN(zeros_and_not_finite);
     RUN(decoding_is_lossless_after_coding);

@@ -132,14 +132,12 @@ static Status put_all(Backend *be, Tensor t, const void *x)
 /* Codes the elements x of a moment, which begin a block. */
 static Status put_codes(Backend *be, Tensor t, Tensor scale, Moment which, const float *x)
 {
-    int64_t   n = t_count(t);
-    uint8_t  *code = malloc((size_t)n + 1);
-    float    *of = malloc((size_t)t_bytes(scale) + 1);
-    MomentMap map;
-    Status    st = code && of ? OK : fail(E_FIT, "no host memory to code %lld moments", (long long)n);
-    moment_map_fill(&map, which);
+    int64_t  n = t_count(t);
+    uint8_t *code = malloc((size_t)n + 1);
+    float   *of = malloc((size_t)t_bytes(scale) + 1);
+    Status   st = code && of ? OK : fail(E_FIT, "no host memory to code %lld moments", (long long)n);
     if (!st) {
-        moments_encode(code, of, &map, which, x, n);
+        moments_encode(code, of, which, x, n);
         st = put_all(be, t, code);
     }
     if (!st) st = put_all(be, scale, of);

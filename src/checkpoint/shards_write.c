@@ -123,10 +123,9 @@ static void fetch_joined(Backend *be, const LocalShard *k, char *out)
 static void fetch_decoded(Backend *be, const LocalShard *k, char *out)
 {
     enum { SCALES = 1 << 13 };
-    int64_t   all = t_count(k->t), blocks = t_count(k->scale);
-    float     scale[SCALES];
-    MomentMap map;
-    moment_map_fill(&map, k->which);
+    int64_t      all = t_count(k->t), blocks = t_count(k->scale);
+    float        scale[SCALES];
+    const float *value = moment_map(k->which)->value;
     backend_fetch(be, out + 3 * all, k->t);
     for (int64_t i = 0, had = 0; i < all; i++) {
         int64_t block = (k->lead + i) / MOMENT_BLOCK, left = blocks - had;
@@ -134,7 +133,7 @@ static void fetch_decoded(Backend *be, const LocalShard *k, char *out)
             backend_fetch(be, scale, t_rows(k->scale, had, left < SCALES ? left : SCALES));
             had += SCALES;
         }
-        float x = map.value[(uint8_t)out[3 * all + i]] * scale[block % SCALES];
+        float x = value[(uint8_t)out[3 * all + i]] * scale[block % SCALES];
         memcpy(out + 4 * i, &x, 4);
     }
 }

@@ -27,14 +27,27 @@ typedef struct AdamFactors { float shrink, clip, in1, keep2, in2, root, eps, ste
 
 /* g = grad clip has a use that is no sum, and no other product is an operand of a plain sum: there is nothing
  * to contract. */
+OPS_INLINE void adam_moments(float *m, float *v, float grad, AdamFactors f)
+{
+    float g = ADAM_MUL(grad, f.clip);
+    *m = ADAM_FMA(f.in1, ADAM_ADD(g, -*m), *m);
+    *v = ADAM_FMA(ADAM_MUL(f.in2, g), g, ADAM_MUL(f.keep2, *v));
+}
+
+OPS_INLINE float adam_slope(float m, float v, AdamFactors f)
+{
+    return ADAM_DIV(m, ADAM_ADD(ADAM_DIV(ADAM_SQRT(v), f.root), f.eps));
+}
+
+OPS_INLINE float adam_weight(float p, float slope, AdamFactors f)
+{
+    return ADAM_FMA(-f.step, slope, ADAM_MUL(p, f.shrink));
+}
+
 OPS_INLINE void adam_element(float *p, float *m, float *v, float grad, AdamFactors f)
 {
-    float g = ADAM_MUL(grad, f.clip), a = *m, b = *v;
-    a = ADAM_FMA(f.in1, ADAM_ADD(g, -a), a);
-    b = ADAM_FMA(ADAM_MUL(f.in2, g), g, ADAM_MUL(f.keep2, b));
-    float slope = ADAM_DIV(a, ADAM_ADD(ADAM_DIV(ADAM_SQRT(b), f.root), f.eps));
-    *p = ADAM_FMA(-f.step, slope, ADAM_MUL(*p, f.shrink));
-    *m = a, *v = b;
+    adam_moments(m, v, grad, f);
+    *p = adam_weight(*p, adam_slope(*m, *v, f), f);
 }
 
 #endif

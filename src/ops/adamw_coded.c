@@ -44,8 +44,6 @@ void cpu_adamw_coded(Backend *be, Tensor w, Tensor master, Tensor m, Tensor m_sc
 {
     int64_t     n = t_count(w);
     AdamFactors f = cpu_adam_factors(h, sumsq);
-    MomentMap   one, two;
-    moment_map_fill(&one, MOMENT_FIRST), moment_map_fill(&two, MOMENT_SECOND);
     if (t_has(h.verdict) && *(const double *)h.verdict.data != STEP_GOOD) return;
     #pragma omp parallel for schedule(static) if(worth_threads(n))
     for (int64_t at = 0; at < n; at += PIECE) {
@@ -55,11 +53,11 @@ void cpu_adamw_coded(Backend *be, Tensor w, Tensor master, Tensor m, Tensor m_sc
         uint8_t *mc = (uint8_t *)m.data + at, *vc = (uint8_t *)v.data + at;
         float   *ms = (float *)m_scale.data + block, *vs = (float *)v_scale.data + block;
         float   *p = cpu_master_open(w, master, at, k, pbuf);
-        moments_decode(first, &one, mc, ms, k);
-        moments_decode(second, &two, vc, vs, k);
+        moments_decode(first, MOMENT_FIRST, mc, ms, k);
+        moments_decode(second, MOMENT_SECOND, vc, vs, k);
         step_elements(p, first, second, (const float *)g.data + at, f, k);
-        moments_encode(mc, ms, &one, MOMENT_FIRST, first, k);
-        moments_encode(vc, vs, &two, MOMENT_SECOND, second, k);
+        moments_encode(mc, ms, MOMENT_FIRST, first, k);
+        moments_encode(vc, vs, MOMENT_SECOND, second, k);
         cpu_master_close(w, master, at, k, p);
     }
 }

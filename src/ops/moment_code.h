@@ -9,10 +9,11 @@
  *                   alone, the positive one
  *   second moment   unsigned map: 0, the values below, 1. The scale is the largest element
  *
- * The code of x is that of x / scale, rounded to f32: the number of midpoints between neighbours of the map
- * that lie below it, so that ties go to the lower value. A positive second moment never gets the code of 0
- * but that of the least positive value: a moment that vanishes would leave eps alone in the denominator.
- * (Elements whose gradients are less than about 1 / 2000 of the largest of their block take smaller steps.)
+ * The code of x is the number of midpoints between neighbours of the map that lie below x / scale. Nothing is
+ * rounded there: middle * scale is compared with x by one FMA, and ties go to the lower value. A positive
+ * second moment never gets the code of 0 but that of the least positive value (its first midpoint is at 0): a
+ * moment that vanishes would leave eps alone in the denominator. (Elements whose gradients are less than about
+ * 1 / 2000 of the largest of their block take smaller steps.)
  *
  *   all elements are 0                    scale 0
  *   the largest magnitude < 2^-100        first moment: scale 0; second: scale 2^-100. No product underflows
@@ -82,12 +83,27 @@ enum { MOMENT_BLOCK = 256, MOMENT_CODES = 256 };
 
 typedef enum { MOMENT_FIRST, MOMENT_SECOND } Moment;
 
-/* Decade d of a map has the magnitudes between 10^-(d + 1) and 10^-d, evenly spaced: half as many as the
- * decade above it. */
-enum { MOMENT_DECADES = 7 };
+/* The bins of x * (1 / scale) in which the search of a code starts are floats with equal leading bits: sign,
+ * exponent and 6 bits of the fraction in the signed map, exponent and 7 bits in the unsigned one. A bin has
+ * one midpoint at most. */
+enum { MOMENT_SHIFT_FIRST = 17, MOMENT_SHIFT_SECOND = 16, MOMENT_BINS_FIRST = 0x5fc4,
+       MOMENT_BINS_SECOND = 0x3f84 };
 
-/* A map and the midpoints of its neighbours, the last one beyond every element; 10^d. */
-typedef struct MomentMap { float value[MOMENT_CODES], middle[MOMENT_CODES], ten[MOMENT_DECADES]; } MomentMap;
+/* A map, the midpoints of its neighbours, the last one beyond every element, and for each bin a number of
+ * midpoints that lie below all of it: all that do, but one at most. */
+typedef struct MomentMap {
+    float   value[MOMENT_CODES], middle[MOMENT_CODES];
+    uint8_t base[MOMENT_BINS_FIRST];
+} MomentMap;
+
+OPS_INLINE int moment_bins(Moment which)
+{
+    return which == MOMENT_FIRST ? MOMENT_BINS_FIRST : MOMENT_BINS_SECOND;
+}
+OPS_INLINE int moment_shift(Moment which)
+{
+    return which == MOMENT_FIRST ? MOMENT_SHIFT_FIRST : MOMENT_SHIFT_SECOND;
+}
 
 /* The value of a code; table: DYNAMIC_VALUES or UNSIGNED_DYNAMIC_VALUES. */
 OPS_INLINE float moment_value(const float *table, Moment which, int code)
@@ -98,68 +114,82 @@ OPS_INLINE float moment_value(const float *table, Moment which, int code)
     return code > DYNAMIC_ZERO ? table[code - DYNAMIC_ZERO - 1] : -table[DYNAMIC_ZERO - 1 - code];
 }
 
-OPS_INLINE void moment_map_set(MomentMap *map, const float *table, Moment which, int code)
+/* The midpoint above the value of a code. */
+OPS_INLINE float moment_middle(const float *table, Moment which, int code)
 {
-    bool  last = code == MOMENT_CODES - 1;
-    float v = moment_value(table, which, code), next = last ? v : moment_value(table, which, code + 1);
-    map->value[code]  = v;
-    map->middle[code] = last ? quant_float(0x7f800000u) : code_midpoint(v, next);
-    if (code >= MOMENT_DECADES) return;
-    map->ten[code] = 1.0f;
-    for (int d = 0; d < code; d++) map->ten[code] *= 10.0f;
+    if (code == MOMENT_CODES - 1) return quant_float(0x7f800000u);
+    if (which == MOMENT_SECOND && !code) return 0.0f;
+    return code_midpoint(moment_value(table, which, code), moment_value(table, which, code + 1));
+}
+
+/* The midpoints below a bin, whose lower border gives way by 2^-18 of itself: by more than x * (1 / scale) is
+ * rounded. Entry i of the midpoints lies at middle[i * each]. */
+OPS_INLINE uint8_t moment_base(const float *middle, int each, Moment which, int bin)
+{
+    uint32_t low = (uint32_t)bin << moment_shift(which), high = ((uint32_t)bin + 1) << moment_shift(which);
+    float    from = quant_float(low);
+    int      code = 0;
+    if ((low & 0x7fffffffu) < quant_bits(0x1p-25f)) return which == MOMENT_FIRST ? DYNAMIC_ZERO : 0;
+    if (low >> 31) from = quant_float(high - 1);             /* the larger magnitude is the lower border */
+    from -= quant_float(quant_magnitude(from)) * 0x1p-18f;
+    for (int half = MOMENT_CODES / 2; half; half /= 2)
+        if (middle[(code + half - 1) * each] < from) code += half;
+    return (uint8_t)code;
 }
 
 OPS_INLINE int64_t moment_blocks(int64_t n) { return (n + MOMENT_BLOCK - 1) / MOMENT_BLOCK; }
 
-/* What the scale of a block is made of. */
-typedef struct MomentRange { float low, high; bool finite; } MomentRange;
-
-OPS_INLINE MomentRange moment_range(float x)
+/* The scale of a block is that of its largest key: magnitudes in the order of their bits, and above the sign,
+ * where there is one. Infinite or NaN elements have the largest keys. */
+OPS_INLINE uint32_t moment_key(float x, Moment which)
 {
-    MomentRange r = { x, x, quant_magnitude(x) < 0x7f800000u };
-    return r;
+    uint32_t u = quant_bits(x);
+    return which == MOMENT_SECOND ? u : (u << 1 | u >> 31) ^ 1;
 }
 
-OPS_INLINE MomentRange moment_range_of_both(MomentRange a, MomentRange b)
-{
-    MomentRange r = { a.low < b.low ? a.low : b.low, a.high > b.high ? a.high : b.high,
-                      a.finite && b.finite };
-    return r;
-}
-
-OPS_INLINE float moment_scale(MomentRange r, Moment which)
+OPS_INLINE float moment_scale(uint32_t key, Moment which)
 {
     const float least = 0x1p-100f;
-    float scale = r.high >= -r.low ? r.high : r.low;
-    if (!r.finite) return quant_float(0x7fc00000u);
+    float scale = quant_float(which == MOMENT_SECOND ? key : (key ^ 1) >> 1 | (key ^ 1) << 31);
+    if (quant_magnitude(scale) >= 0x7f800000u) return quant_float(0x7fc00000u);
     if (quant_magnitude(scale) >= quant_bits(least)) return scale;
     return which == MOMENT_SECOND && scale > 0.0f ? least : 0.0f;
 }
 
-/* With a scale of 0 every element is 0. */
-OPS_INLINE float moment_ratio(float x, float scale) { return scale == 0.0f ? 0.0f : x / scale; }
+/* A scale as it is compared with: its sign bit, its size and the reciprocal of that. With a scale of 0 or NaN
+ * every element has the code of 0. */
+typedef struct MomentUnit { uint32_t sign; float size, inverse; } MomentUnit;
 
-/* The number of midpoints below a magnitude, or one less. In its decade the midpoints are at 1, 2, ... and
- * the first at 0.2; rounding moves `at` by less than a thousandth. */
-OPS_INLINE int moment_midpoints(const MomentMap *map, Moment which, float a)
+OPS_INLINE MomentUnit moment_unit(float scale)
 {
-    int d = (126 - (int)(quant_bits(a) >> 23)) * 1233 >> 12;     /* the decade of the octave's upper end */
-    d = d < 0 ? 0 : d < MOMENT_DECADES ? d : MOMENT_DECADES - 1;
-    d += a * map->ten[d] <= 0.1f && d + 1 < MOMENT_DECADES;
-    int   count = MOMENT_CODES / (which == MOMENT_FIRST ? 4 : 2) >> d;
-    int   below = which == MOMENT_FIRST ? count : count - 1;     /* values of the decades below, and 0 */
-    float at = (a * map->ten[d] - 0.1f) * ((float)count * (1.0f / 0.9f));
-    return below + (at >= 0.5f ? (int)(at - 0.01f) : -1);
+    MomentUnit u = { quant_bits(scale) & 0x80000000u, quant_float(quant_magnitude(scale)), 0.0f };
+    if (u.size > 0.0f) u.inverse = 1.0f / u.size;
+    else               u.size = 0.0f;
+    return u;
 }
 
-/* Of y = moment_ratio(x, scale). */
-OPS_INLINE uint8_t moment_code(const MomentMap *map, Moment which, float y)
+/* 1 where x lies above scale * middle: the sign of their difference, which rounding keeps. */
+OPS_INLINE int moment_above(float x, float scale, float middle)
 {
-    int code = moment_midpoints(map, which, quant_float(quant_magnitude(y)));
-    if (which == MOMENT_FIRST) code = y < 0.0f ? DYNAMIC_ZERO - 1 - code : DYNAMIC_ZERO + code;
-    if (code < 0) code = 0;                                      /* the signed map has no -1 */
-    code += map->middle[code] < y;
-    return (uint8_t)(which == MOMENT_SECOND && code == 0 && y > 0.0f ? 1 : code);
+#ifdef __CUDA_ARCH__
+    float below = __fmaf_rn(scale, middle, -x);
+#else
+    float below = __builtin_fmaf(scale, middle, -x);
+#endif
+    return (int)(quant_bits(below) >> 31);
+}
+
+/* base and middle as in MomentMap and moment_base; y: the element with the sign of u taken off. */
+OPS_INLINE uint8_t moment_code_of(const uint8_t *base, const float *middle, int each, Moment which,
+                                  MomentUnit u, float y)
+{
+    int code = base[quant_bits(y * u.inverse) >> moment_shift(which)];
+    return (uint8_t)(code + moment_above(y, u.size, middle[code * each]));
+}
+
+OPS_INLINE float moment_unsigned(float x, MomentUnit u)
+{
+    return u.inverse > 0.0f ? quant_float(quant_bits(x) ^ u.sign) : 0.0f;
 }
 
 /* ---- the CPU's: moment_code.c ---- */
@@ -168,11 +198,10 @@ OPS_INLINE uint8_t moment_code(const MomentMap *map, Moment which, float y)
 extern "C" {
 #endif
 
-void moment_map_fill(MomentMap *map, Moment which);
+const MomentMap *moment_map(Moment which);
 /* n elements; scale has moment_blocks(n). */
-void moments_decode(float *x, const MomentMap *map, const uint8_t *code, const float *scale, int64_t n);
-void moments_encode(uint8_t *code, float *scale, const MomentMap *map, Moment which, const float *x,
-                    int64_t n);
+void moments_decode(float *x, Moment which, const uint8_t *code, const float *scale, int64_t n);
+void moments_encode(uint8_t *code, float *scale, Moment which, const float *x, int64_t n);
 
 #ifdef __cplusplus
 }

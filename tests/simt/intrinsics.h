@@ -226,6 +226,7 @@ inline long long __double2ll_rn(double x) { return llrint(x); }
 inline float    rsqrtf(float x)           { return 1.0f / sqrtf(x); }
 inline float    __fmul_rn(float a, float b) { return a * b; }
 inline float    __fadd_rn(float a, float b) { return a + b; }
+inline float    __frcp_rn(float a)        { return 1.0f / a; }
 inline float    __fdiv_rn(float a, float b) { return a / b; }
 inline float    __fsqrt_rn(float a)       { return sqrtf(a); }
 inline float    __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }

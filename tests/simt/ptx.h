@@ -138,6 +138,10 @@ SIMT_INSTRUCTION("rcp.approx.ftz.f32 %0, %1;")
 {
     static void run(float &y, float x) { y = flushed(1.0f / flushed(x)); }
 };
+SIMT_INSTRUCTION("rsqrt.approx.ftz.f32 %0, %1;")
+{
+    static void run(float &y, float x) { y = flushed(1.0f / sqrtf(flushed(x))); }
+};
 SIMT_INSTRUCTION("mul.wide.u32 %0, %1, %2;")
 {
     static void run(uint64_t &y, uint32_t a, uint32_t b) { y = (uint64_t)a * b; }

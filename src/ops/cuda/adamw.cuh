@@ -76,9 +76,9 @@ static __device__ inline unsigned quiet(float x)
     return x != x ? 0x7fc00000u : __float_as_uint(x);
 }
 static __device__ inline unsigned near_of(unsigned u) { return (u + 0x8000u) >> 16 & 0xffffu; }
-static __device__ inline float    joined(unsigned near, unsigned rest)
+static __device__ inline float    joined(unsigned near, uint16_t rest)
 {
-    return __uint_as_float((near - (rest >> 15)) << 16 | rest);
+    return __uint_as_float((near << 16) + (unsigned)(int)(int16_t)rest);
 }
 
 /* N neighbours of 16 bits each. */
