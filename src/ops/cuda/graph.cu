@@ -20,14 +20,25 @@ static size_t memory_left(void)
     return cudaMemGetInfo(&left, &all) == cudaSuccess ? left : 0;
 }
 
+/* What a graph took of the device's memory: the difference of what is left, unless another process that has
+ * allocated meanwhile makes it more than a graph can have; then what graphs have by their nodes (6 KB each were
+ * measured). */
+enum { NODE_BYTES = 6 << 10, NODE_BYTES_MOST = 64 << 10, ALLOCATION = 2 << 20 };
+
+static size_t graph_bytes(cudaGraph_t graph, size_t before, size_t after)
+{
+    size_t taken = before > after ? before - after : 0, nodes = 0;
+    if (cudaGraphGetNodes(graph, NULL, &nodes) != cudaSuccess) return taken;
+    return taken <= ALLOCATION + nodes * NODE_BYTES_MOST ? taken : nodes * NODE_BYTES;
+}
+
 /* The upload makes the driver allocate now what the first launch would. */
 static void instantiate(Backend *be, DeviceGraph *g, cudaGraph_t graph, size_t *bytes)
 {
-    size_t before = memory_left(), after;
+    size_t before = memory_left();
     cuda_stick(be, cudaGraphInstantiate(&g->exec, graph, 0), "CUDA graph");
     if (!be->sticky) cuda_stick(be, cudaGraphUpload(g->exec, cuda_of(be)->stream), "CUDA graph");
-    after = memory_left();
-    *bytes = before > after ? before - after : 0;
+    *bytes = graph_bytes(graph, before, memory_left());
 }
 
 static void graph_close(Backend *be, DeviceGraph *g)
