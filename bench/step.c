@@ -412,6 +412,7 @@ static const Option options[] = {
     OPTION_TEXT(StepBench, offload, "--offload", "WORDS", "as memory.activation_offload, by commas"),
     OPTION_TEXT(StepBench, moments, "--moments", "f32|bf16|int8",
                 "of the optimizer's moments, as optim.state_dtype (default f32)"),
+    OPTION_TEXT(StepBench, grads, "--grads", "f32|bf16", "of gradients, as optim.grad_dtype (default f32)"),
     OPTION_FLAG(StepBench, store.split, "--split", "masters as weight and remainder"),
     OPTION_REAL(StepBench, store.offload_fraction, "--optimizer-offload", "SHARE", 0, 1,
                 "share of the optimizer state on the host (default 0)"),
@@ -448,6 +449,13 @@ static Status read_moments(StepBench *b)
     return OK;
 }
 
+static Status read_grads(StepBench *b)
+{
+    TRY(option_dtype("--grads", b->grads, &b->store.grads));
+    return b->store.grads == BF16 && b->dtype == F32
+               ? fail(E_CONFIG, "--grads bf16: gradients of f32 weights are f32; set --dtype bf16") : OK;
+}
+
 static Status read_args(StepBench *b, int argc, char **argv)
 {
     TRY(options_parse(argc, argv, options, b, NULL));
@@ -461,6 +469,7 @@ static Status read_args(StepBench *b, int argc, char **argv)
     TRY(read_base(b));
     TRY(option_dtype("--dtype", b->dtype_name, &b->dtype));
     TRY(read_moments(b));
+    TRY(read_grads(b));
     TRY(read_lora(b));
     TRY(bench_model(&b->shape, b->model, b->layers));
     if (!b->shape.vision.depth) b->images = b->photos = 0;
@@ -475,7 +484,7 @@ static Status read_args(StepBench *b, int argc, char **argv)
 static Status run_step(int argc, char **argv)
 {
     StepBench b = { .tokens = 2048, .doc = 512, .images = 4, .grid = "16", .repeats = 7, .dtype_name = "f32",
-                    .micro = 1, .backend = "cpu", .moments = "f32", .cuda_graph = "none" };
+                    .micro = 1, .backend = "cpu", .moments = "f32", .grads = "f32", .cuda_graph = "none" };
     TRY(read_args(&b, argc, argv));
     Status st = run(&b);
     close_bench(&b);

@@ -22,12 +22,13 @@ static void product(Shape x, Share s, int flags, DType in, DType out, Layout l)
 /* A weight gradient with the squares of its strips. */
 static void product_squares(Shape x, Share s, DType in, Layout l)
 {
+    DType out = maybe() ? F32 : BF16;
     fresh();
     x = sized(x);
     Tensor  off = offsets_of(s, x.E, x.most);
     int64_t used = rows_used(off), n[] = { x.E, x.K, x.N }, parts = grouped_squares_parts(n);
     Tensor  a = routed(in, used, x.spare, x.K, l), b = routed(in, used, x.spare, x.N, l);
-    Tensor  c = out3(F32, x.E, x.K, x.N, DENSE), squares = output(gpu_new(F32, 1, &parts, DENSE, 0xff));
+    Tensor  c = out3(out, x.E, x.K, x.N, DENSE), squares = output(gpu_new(F32, 1, &parts, DENSE, 0xff));
     at_least(c, 1), at_least(squares, 1);
     CALL(grouped_squares, c, squares, a, b, off);
 }

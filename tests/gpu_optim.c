@@ -4,16 +4,18 @@
 
 static Tensor flat(DType d, int64_t n) { return gpu_normal(gpu_new(d, 1, &n, DENSE, 0), 0, 1); }
 
-/* A list over one random tensor: tensors that begin `shift` elements behind a border and `gap` after each
+/* A list over two random tensors, one in bf16: tensors that begin `shift` elements behind a border and `gap` after each
  * other; their cells are in another order, with one unwritten cell between them. */
 static Addends addends(int n, const int64_t *sizes, int64_t shift, int64_t gap)
 {
     Addends list = { .n = n };
     int64_t   all = shift, at = shift;
     for (int i = 0; i < n; i++) all += sizes[i] + gap;
-    Tensor x = flat(F32, all);
-    for (int i = 0; i < n; at += sizes[i] + gap, i++)
-        list.at[i] = (Addend){ t_rows(x, at, sizes[i]), 2 * (n - 1 - i), num_below(4) == 0 };
+    Tensor x[] = { flat(F32, all), flat(BF16, all) };
+    for (int i = 0; i < n; at += sizes[i] + gap, i++) {
+        bool half = num_below(3) == 0;
+        list.at[i] = (Addend){ t_rows(x[half], at, sizes[i]), 2 * (n - 1 - i), !half && num_below(4) == 0 };
+    }
     return list;
 }
 
@@ -72,7 +74,7 @@ static const AdamStep *in_memory(AdamW h)
 }
 
 /* Bits: 1 a bf16 weight (with its master), 2 an f32 master, of a bf16 weight a split one, 4 a bf16 m, 8 a
- * bf16 v, 16 the norm, 32 clip. */
+ * bf16 v, 16 the norm, 32 clip; half of the gradients are bf16. */
 static void update(int64_t n, unsigned kind, int64_t step)
 {
     fresh();
@@ -81,7 +83,7 @@ static void update(int64_t n, unsigned kind, int64_t step)
     Tensor master = split ? split_rest(n) : half || kind & 2 ? output(flat(F32, n)) : none;
     Tensor m = output(gpu_normal(flat(kind & 4 ? BF16 : F32, n), 0, 0.1f)),
            v = output(flat(kind & 8 ? BF16 : F32, n));
-    Tensor g = flat(F32, n), norm = kind & 16 ? add_scalar((double)n * num_below(3)) : none;
+    Tensor g = flat(num_below(2) ? F32 : BF16, n), norm = kind & 16 ? add_scalar((double)n * num_below(3)) : none;
     gpu_normal(v, 0.5f, 0.05f);                                         /* never negative */
     AdamW h = { .lr       = 1e-2f,
                 .beta1    = 0.9f,
@@ -153,7 +155,7 @@ static Tensor exact_output(Tensor t)
 
 static Tensor gradients(int64_t n, unsigned kind)
 {
-    Tensor g = flat(F32, n);
+    Tensor g = flat(!(kind & 128) && num_below(2) ? BF16 : F32, n);
     float *x = g.data;
     for (int64_t i = 0; i < n && kind & 128; i++) {
         x[i] *= powf(10, 8 - (float)num_below(48));

@@ -67,7 +67,7 @@ static void compare(const Engine *e)
         if (!q || q->frozen != p->frozen) { note("%s: one rank has no such", p->piece[0].name); continue; }
         double w = apart(p, param_weight_view(p), q->shard.w, 0.02), g = 0;
         if (!p->frozen) {
-            ShardView own = { shard_slice(p, p->shard.g), p->shard.offset, p->shard.len };
+            ShardView own = { .t = shard_slice(p, p->shard.g), .at = p->shard.offset, .n = p->shard.len };
             g = apart(p, own, q->shard.g, 1e-30);
         }
         if (g > 5e-5) note("rank %d: gradients of %s differ by %.3g", e->mesh.rank, p->piece[0].name, g);

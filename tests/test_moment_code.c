@@ -294,7 +294,7 @@ static void agrees_with_the_definition(void)
         Coded   c = coded_zeros(n), r = coded_zeros(n);
         memcpy(p, w.data, (size_t)n * 4);
         for (h.step = 1; h.step <= 20; h.step++) {
-            Tensor g = as_flat(num_randn(F32, 1, n));
+            Tensor g = as_flat(num_randn(round % 2 ? BF16 : F32, 1, n));
             for (int64_t i = 0; i < n; i += 5) put(g, i, get(g, i) * 1e-4f);
             step(w, none, c, g, none, h);
             moments_decode(m, MOMENT_FIRST, r.m.data, r.ms.data, n);

@@ -69,8 +69,8 @@ static bool same_result(const RankResult *a, const RankResult *b)
 static const char *store_text(const OptimStore *o)
 {
     static char t[96];
-    snprintf(t, sizeof t, "%s moments%s, %g offloaded, chunks of %lld", dtype_name(o->moments),
-             o->split ? ", split masters" : "", o->offload_fraction, (long long)o->offload_chunk);
+    snprintf(t, sizeof t, "%s moments, %s gradients%s, %g offloaded, chunks of %lld", dtype_name(o->moments),
+             dtype_name(o->grads), o->split ? ", split masters" : "", o->offload_fraction, (long long)o->offload_chunk);
     return t;
 }
 
@@ -78,7 +78,7 @@ static const char *store_text(const OptimStore *o)
 static void compare_stores(Case *c, const OptimStore *other, int others)
 {
     RankResult want[MOST];
-    c->store = (OptimStore){ .moments = other[0].moments };
+    c->store = (OptimStore){ .moments = other[0].moments, .grads = other[0].grads };
     on_ranks((int)c->rule.world, 0, rank_main);
     memcpy(want, results, sizeof want);
     EXPECT(!failure.any, "%s: %s", case_text(c), failure.text);
@@ -116,8 +116,9 @@ static void every_level(void)
     for (int k = 0; k < 8; k++) {                            /* every level with text and with images */
         static const DType types[] = { F32, BF16, U8 };
         DType m = types[(k + k / 4) % 3];
-        OptimStore narrow[] = { { m, true, 0, 0 }, { m, true, 0.3, 256 }, { m, false, 1, 700 } };
-        OptimStore wide = { m, false, k % 2 ? 1 : 0.3, k % 2 ? 0 : 300 };
+        DType g = k / 2 % 2 ? BF16 : F32;
+        OptimStore narrow[] = { { m, true, 0, 0, g }, { m, true, 0.3, 256, g }, { m, false, 1, 700, g } };
+        OptimStore wide = { m, false, k % 2 ? 1 : 0.3, k % 2 ? 0 : 300, F32 };
         Case *c = four_ranks(k % 4, k >= 4, seed + (uint64_t)k);
         c->dtype = BF16;
         if (k % 4 == k / 4 || number("TREB_LAYOUTS", 0)) compare_stores(c, narrow, 3);
@@ -154,6 +155,30 @@ static void sharding_leaves_blocks_whole(void)
     empty(c);
 }
 
+/* Gradients in bf16: at every level losses are near those with gradients in f32, but not those. */
+static void rounded_gradients_stay_near(void)
+{
+    RankResult want[MOST];
+    uint64_t   seed = first_seed() + 6;
+    for (int zero = 0; zero < 4; zero++) {
+        Case *c = four_ranks(zero, zero % 2, seed);
+        c->dtype = BF16;
+        for (int rounds = 0; rounds < 2; rounds++) {
+            c->store = (OptimStore){ .split = true, .grads = rounds ? BF16 : F32 }, failure.any = false;
+            memset(results, 0, sizeof results);
+            on_ranks((int)c->rule.world, 0, rank_main);
+            EXPECT(!failure.any, "zero %d: %s", zero, failure.text);
+            if (!rounds) memcpy(want, results, sizeof want);
+        }
+        for (int r = 0; r < c->rule.world; r++)
+            for (int i = 0; i < SHORT; i++)
+                EXPECT(fabs(results[r].loss[i] / want[r].loss[i] - 1) < 0.01, "zero %d, step %d: %g, not %g",
+                       zero, i, results[r].loss[i], want[r].loss[i]);
+        EXPECT(results[0].state != want[0].state, "zero %d: gradients are not rounded", zero);
+        empty(c);
+    }
+}
+
 /* Random layouts of pipeline, tensor and data parallelism with recompute. No activations are offloaded: every
  * byte between host and device is optimizer state, whose size is known. */
 static void drawn_layouts(void)
@@ -173,7 +198,8 @@ static void drawn_layouts(void)
             printf("  %llu: %s\n", (unsigned long long)seed, case_text(c)), fflush(stdout);
         double share = (double)(1 + rng_below(seed, 20, 3, 4)) / 4;
         OptimStore other = { m, c->dtype == BF16 && rng_below(seed, 20, 2, 2), share,
-                             rng_below(seed, 20, 4, 2) ? 300 : 0 };
+                             rng_below(seed, 20, 4, 2) ? 300 : 0,
+                             c->dtype == BF16 && rng_below(seed, 20, 5, 2) ? BF16 : F32 };
         compare_stores(c, &other, 1);
         empty(c);
     }
@@ -197,9 +223,9 @@ static EnginePlan plan_of(DType dtype, OptimStore store)
 static void bytes_of_a_parameter(void)
 {
     static const struct { DType dtype; OptimStore store; size_t each; } row[] = {
-        { BF16, { F32, false, 0, 0 }, 12 }, { BF16, { BF16, false, 0, 0 }, 8 },
-        { BF16, { BF16, true, 0, 0 }, 6 },  { BF16, { F32, true, 0, 0 }, 10 },
-        { F32, { F32, false, 0, 0 }, 8 },   { F32, { BF16, false, 0, 0 }, 4 },
+        { BF16, { F32, false, 0, 0, F32 }, 12 },  { BF16, { BF16, false, 0, 0, F32 }, 8 },
+        { BF16, { BF16, true, 0, 0, BF16 }, 6 },  { BF16, { F32, true, 0, 0, F32 }, 10 },
+        { F32, { F32, false, 0, 0, F32 }, 8 },    { F32, { BF16, false, 0, 0, F32 }, 4 },
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         EnginePlan p = plan_of(row[i].dtype, row[i].store);
@@ -256,7 +282,8 @@ static void goes_on_in_another_way(void)
         "optim.master=split\nmemory.optimizer_offload=1\n",
         "optim.master=float32\nmemory.optimizer_offload=0.4\n",
     };
-    static const char *const types[] = { "", "optim.state_dtype=bfloat16\n", "optim.state_dtype=int8\n" };
+    static const char *const types[] = { "", "optim.state_dtype=bfloat16\noptim.grad_dtype=bfloat16\n",
+                                         "optim.state_dtype=int8\n" };
     for (int narrow = 0; narrow < 3; narrow++) {
         const char *type = types[narrow];
         char whole[16];
@@ -302,6 +329,7 @@ int main(void)
     RUN(every_level);
     RUN(drawn_layouts);
     RUN(sharding_leaves_blocks_whole);
+    RUN(rounded_gradients_stay_near);
     if (!commlab_.mpi) {
         runlab_open(&lab, 40);
         RUN(bytes_of_a_parameter);

@@ -87,7 +87,7 @@ static Status read_view(const Shards *s, Backend *be, const Param *p, const char
     Sink out;
     Status st = OK;
     if (!h.n) return OK;
-    TRY(sink_open(&out, be, h.t));
+    TRY(sink_open_view(&out, be, h));
     for (int i = 0; i < p->pieces && !st; i++) {
         StridedRange c[SHARD_VIEW_RANGES];
         char name[160];
@@ -153,7 +153,7 @@ static Status read_moment(const Shards *s, Backend *be, const Param *p, Moment w
     if (!t_has(scale) || !h.n) return read_view(s, be, p, prefix, h);
     float *x = calloc((size_t)h.n, sizeof *x);
     if (!x) return fail(E_FIT, "no host memory for %lld moments", (long long)h.n);
-    ShardView wide = { t_wrap(x, F32, 1, &h.n), h.at, h.n };
+    ShardView wide = { .t = t_wrap(x, F32, 1, &h.n), .at = h.at, .n = h.n };
     Status    st = read_view(s, NULL, p, prefix, wide);
     if (!st) st = put_codes(be, t, scale, which, x);
     free(x);
@@ -164,9 +164,10 @@ static Status read_param(const Shards *s, Backend *be, const Param *p, bool froz
 {
     ShardView w = param_weight_view(p), own = param_load_view(p);
     if (frozen) return read_frozen(s, be, p);
+    bool same = own.n && own.at == w.at && own.n == w.n;
+    if (!same) TRY(read_view(s, be, p, "master", w));
     TRY(read_view(s, be, p, "master", own));
-    if (own.n && own.at == w.at && own.n == w.n) op_copy(be, w.t, own.t);
-    else TRY(read_view(s, be, p, "master", w));
+    if (same && !loads_weight(own, w)) op_copy(be, w.t, own.t);
     TRY(read_moment(s, be, p, MOMENT_FIRST, p->shard.m, p->shard.m_scale));
     return read_moment(s, be, p, MOMENT_SECOND, p->shard.v, p->shard.v_scale);
 }
@@ -245,8 +246,9 @@ static Status read_weights(const Shards *s, Backend *be, const Param *p)
 {
     const char *prefix = weight_prefix(s, &p->piece[0]);
     TRY(check_weight_shapes(s, p));
-    TRY(read_view(s, be, p, prefix, param_load_view(p)));
-    return read_view(s, be, p, prefix, param_weight_view(p));
+    ShardView w = param_weight_view(p), own = param_load_view(p);
+    if (!loads_weight(own, w)) TRY(read_view(s, be, p, prefix, w));
+    return read_view(s, be, p, prefix, own);
 }
 
 /* Adapters are not in the checkpoint. */

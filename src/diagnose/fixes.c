@@ -14,7 +14,7 @@ typedef struct FixTerms {
     long long tokens, patches, micros, length, max_pixels, first_layers, stage_layers;
     double    optimizer_offload, aux;
     bool      experts, dense, tower, overlap, recomputes, full, recomputes_attention, activation_offload;
-    bool      freeze_vit, eager, late, cuda, fp8, bf16, rounded_grads, split_saves, hopper, nvl72;
+    bool      freeze_vit, eager, late, cuda, fp8, bf16, narrow, rounded_grads, split_saves, hopper, nvl72;
     const char *cp_comm, *dispatcher;
     char        times_2[FIT_SET], times_4[FIT_SET], times_8[FIT_SET], times_16[FIT_SET]; /* micro-batches */
     char        half[FIT_SET];
@@ -44,6 +44,7 @@ static void fill_memory(FixTerms *x, const Config *c)
     x->recomputes_attention = has_word(list, "core_attn");
     x->activation_offload = c->memory.activation_offload.n > 0;
     x->optimizer_offload = c->memory.optimizer_offload;
+    x->narrow = !strcmp(c->model.dtype, "bfloat16");
     x->rounded_grads = !strcmp(c->optim.grad_dtype, "bfloat16");
     x->split_saves = strcmp(c->optim.master, "split") && !strcmp(c->optim.state_dtype, "float32");
 }

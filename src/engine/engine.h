@@ -38,6 +38,7 @@ typedef struct OptimStore {
     bool    split;                       /* masters as the weight and the bits that it lacks */
     double  offload_fraction;            /* of the state that lies in host memory */
     int64_t offload_chunk;               /* elements copied at a time, see ShardConf; 0: a default */
+    DType   grads;                       /* of gradients that param_rounds_grad (nn/param.h): f32 or bf16 */
 } OptimStore;
 
 typedef struct EngineConf {

@@ -272,9 +272,9 @@ static Status open_shard(Engine *e)
     int *order = calloc((size_t)e->model.params.units + 1, sizeof *order);
     ShardConf shard = { .zero = e->conf.ranks.zero, .dtype = e->conf.dtype, .overlap = true,
                         .two_passes = engine_overlaps(e),
-                        .state = o->moments, .split = o->split, .offload_fraction = o->offload_fraction,
-                        .offload_chunk = o->offload_chunk, .base_codes = e->conf.lora.rank > 0,
-                        .one_layout = e->conf.fp8_one_layout, .keep_wide = e->conf.fp8_keep_wide };
+                        .state = o->moments, .grads = o->grads, .split = o->split,
+                        .offload_fraction = o->offload_fraction, .offload_chunk = o->offload_chunk,
+                        .base_codes = e->conf.lora.rank > 0, .one_layout = e->conf.fp8_one_layout, .keep_wide = e->conf.fp8_keep_wide };
     if (e->conf.base.format) shard.base = &e->conf.base;
     if (e->conf.fp8_weight_cache && precision_is_fp8(&e->conf.precision)) shard.fp8 = &e->conf.precision;
     if (!order) return fail(E_FIT, "no host memory for the order of units");

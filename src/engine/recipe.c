@@ -86,6 +86,10 @@ static Status store_of(OptimStore *o, const Config *c, DType dtype)
     if (o->split && dtype == F32)
         return fail(E_CONFIG, "optim.master = split: float32 weights need no separate master bits; set "
                     "model.dtype=bfloat16, or optim.master=float32");
+    TRY(dtype_parse(&o->grads, c->optim.grad_dtype));
+    if (o->grads != F32 && dtype == F32)
+        return fail(E_CONFIG, "optim.grad_dtype = %s: gradients of float32 weights are float32; set "
+                    "model.dtype=bfloat16, or optim.grad_dtype=float32", c->optim.grad_dtype);
     bool coded = !strcmp(c->optim.state_dtype, "int8");
     return coded ? (o->moments = U8, OK) : dtype_parse(&o->moments, c->optim.state_dtype);
 }

@@ -77,7 +77,7 @@ static Bands bands_of(const Param *p)
 static ShardView matrix_view(Fp8Stage *s, const Param *p, int64_t part)
 {
     int64_t n = rows_of(p) * cols_of(p);
-    return (ShardView){ t1(&s->arena, "weight", s->dtype, n), part * n, n };
+    return (ShardView){ .t = t1(&s->arena, "weight", s->dtype, n), .at = part * n, .n = n };
 }
 
 Status fp8_stage_view(Fp8Stage *s, const Param *p, int64_t part, ShardView *out)
@@ -90,7 +90,7 @@ Status fp8_stage_view(Fp8Stage *s, const Param *p, int64_t part, ShardView *out)
     int64_t at = first_row(p, b.from) * cols_of(p), n = first_row(p, b.to) * cols_of(p) - at;
     void   *data = malloc((size_t)n * dtype_size(s->dtype) + 1);
     if (!data) return fail(E_FIT, "%s: no host memory to quantise it", p->piece[0].name);
-    *out = (ShardView){ t_wrap(data, s->dtype, 1, &n), at, n };
+    *out = (ShardView){ .t = t_wrap(data, s->dtype, 1, &n), .at = at, .n = n };
     return OK;
 }
 

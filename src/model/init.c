@@ -79,12 +79,28 @@ static Status init_codes(const Model *m, Fp8Stage *stage, const Param *p, uint64
     return OK;
 }
 
+/* A split master is drawn in f32 in the memory of the gradient, which is free then, as much at a time as that
+ * holds. */
+static void init_split(const Model *m, Backend *be, const Param *p, ShardView own, uint64_t seed)
+{
+    int64_t room = t_bytes(p->shard.g) / (int64_t)sizeof(float);
+    if (room < 1) room = 1;                                  /* tensors are aligned to more than that */
+    for (int64_t at = 0, n; at < own.n; at += n) {
+        n = own.n - at < room ? own.n - at : room;
+        ShardView part = { .t = t_wrap(p->shard.g.data, F32, 1, &n), .at = own.at + at, .n = n };
+        init_view(m, be, p, part, seed);
+        op_set_weight(be, t_rows(own.t, at, n), t_rows(own.rest, at, n), part.t);
+    }
+}
+
 static void init_param(const Model *m, Backend *be, const Param *p, uint64_t seed)
 {
     ShardView w = param_weight_view(p), own = param_load_view(p);
-    if (t_has(own.t)) init_view(m, be, p, own, seed);
-    if (t_has(own.t) && t_has(w.t) && own.at == w.at && own.n == w.n) op_copy(be, w.t, own.t);
-    else if (t_has(w.t)) init_view(m, be, p, w, seed);
+    bool      same = t_has(own.t) && t_has(w.t) && own.at == w.at && own.n == w.n;
+    if (t_has(w.t) && !same) init_view(m, be, p, w, seed);
+    if (t_has(own.rest))     init_split(m, be, p, own, seed);
+    else if (t_has(own.t))   init_view(m, be, p, own, seed);
+    if (same && !t_has(own.rest)) op_copy(be, w.t, own.t);
 }
 
 static Status init_all(Model *m, Backend *be, Fp8Stage *fp8, CodeStage *codes, uint64_t seed)

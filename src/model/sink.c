@@ -5,19 +5,39 @@
 
 enum { STAGE = 1 << 22 };                                    /* elements of the staging buffer */
 
-Status sink_open(Sink *s, Backend *be, Tensor t)
+Status sink_open_view(Sink *s, Backend *be, ShardView h)
 {
-    int64_t n = t_count(t), size = n < STAGE ? n : STAGE;
-    REQUIRE(t_dense(t), "sink_open: %s is not dense", t_fmt(t));
-    *s = (Sink){ .be = be, .t = t_wrap(t.data, (DType)t.dtype, 1, &n) };
+    int64_t n = t_count(h.t), room = n < STAGE ? n : STAGE;
+    size_t  each = dtype_size((DType)h.t.dtype) + (t_has(h.rest) ? dtype_size((DType)h.rest.dtype) : 0);
+    REQUIRE(t_dense(h.t) && (!t_has(h.rest) || (h.t.dtype == BF16 && h.rest.dtype == I16)),
+            "sink_open: %s and %s", t_fmt(h.t), t_fmt(h.rest));
+    *s = (Sink){ .be = be, .t = t_wrap(h.t.data, (DType)h.t.dtype, 1, &n), .rest = h.rest, .room = room };
     if (!be || be->device->host_memory || !n) return OK;
-    s->stage = malloc((size_t)size * dtype_size((DType)t.dtype));
+    s->stage = malloc((size_t)room * each);
     return s->stage ? OK : fail(E_FIT, "no host memory to stage a tensor");
+}
+
+Status sink_open(Sink *s, Backend *be, Tensor t) { return sink_open_view(s, be, (ShardView){ .t = t }); }
+
+/* Element i of the staging buffer, or, where there is none, of t itself; and its rest. */
+static char *near_at(const Sink *s, int64_t staged, int64_t at)
+{
+    return (s->stage ? s->stage : (char *)s->t.data) +
+           (size_t)(s->stage ? staged : at) * dtype_size((DType)s->t.dtype);
+}
+static uint16_t *rest_at(const Sink *s, int64_t staged, int64_t at)
+{
+    if (!s->stage) return (uint16_t *)s->rest.data + at;
+    return (uint16_t *)(s->stage + (size_t)s->room * dtype_size((DType)s->t.dtype)) + staged;
 }
 
 static void flush(Sink *s)
 {
-    if (s->staged) backend_upload(s->be, t_rows(s->t, s->at - s->staged, s->staged), s->stage);
+    int64_t from = s->at - s->staged;
+    if (s->staged) {
+        backend_upload(s->be, t_rows(s->t, from, s->staged), near_at(s, 0, 0));
+        if (t_has(s->rest)) backend_upload(s->be, t_rows(s->rest, from, s->staged), rest_at(s, 0, 0));
+    }
     s->staged = 0;
 }
 
@@ -28,23 +48,39 @@ void sink_seek(Sink *s, int64_t at)
     s->at = at;
 }
 
+static void convert_split(uint16_t *near, uint16_t *rest, const char *src, DType from, int64_t n)
+{
+    uint32_t x[1024];
+    for (int64_t at = 0, k; at < n; at += k) {
+        k = n - at < 1024 ? n - at : 1024;
+        dtype_convert(x, F32, src + (size_t)at * dtype_size(from), from, k);
+        for (int64_t i = 0; i < k; i++) {
+            uint32_t u = bits_quiet(x[i]);
+            near[at + i] = bits_near(u), rest[at + i] = bits_rest(u);
+        }
+    }
+}
+
+/* Converts the next n elements, which the staging buffer has room for. */
+static void convert(Sink *s, const char *src, DType from, int64_t n)
+{
+    char *near = near_at(s, s->staged, s->at);
+    if (t_has(s->rest)) convert_split((uint16_t *)near, rest_at(s, s->staged, s->at), src, from, n);
+    else                dtype_convert(near, (DType)s->t.dtype, src, from, n);
+}
+
 void sink_put(Sink *s, const void *src, DType from, int64_t n)
 {
-    DType  to = (DType)s->t.dtype;
-    size_t size = dtype_size(to);
     REQUIRE(n >= 0 && n <= t_count(s->t) - s->at, "sink_put: %lld elements at %lld of %s", (long long)n,
             (long long)s->at, t_fmt(s->t));
     for (int64_t done = 0; done < n;) {
-        int64_t left = STAGE - s->staged, k = n - done < left ? n - done : left;
-        char   *to_stage = s->stage + (size_t)s->staged * size;
-        char   *to_tensor = (char *)s->t.data + (size_t)s->at * size;
+        int64_t left = s->room - s->staged, k = n - done < left ? n - done : left;
         activity_slow_begin();                               /* src may be a mapped file */
-        dtype_convert(s->stage ? to_stage : to_tensor, to,
-                      (const char *)src + (size_t)done * dtype_size(from), from, k);
+        convert(s, (const char *)src + (size_t)done * dtype_size(from), from, k);
         activity_slow_end();
         s->at += k, done += k;
         if (s->stage) s->staged += k;
-        if (s->staged == STAGE) flush(s);
+        if (s->staged == s->room) flush(s);
     }
 }
 

@@ -113,7 +113,7 @@ static Status load_view(WeightLoader *l, Backend *be, const Param *p, ShardView 
     StridedRange c[SHARD_VIEW_RANGES];
     int n;
     if (!h.n) return OK;
-    TRY(sink_open(&out, be, h.t));
+    TRY(sink_open_view(&out, be, h));
     for (int i = 0; i < p->pieces && !st; i++) {
         const StridedRange *of = piece_ranges(p, i, &n);
         n = ranges_clip(c, of, n, h.at, h.n);
@@ -135,7 +135,7 @@ static Status put_view(Backend *be, const Param *p, int i, const StTensor *t, Sh
     int n;
     const StridedRange *of = piece_ranges(p, i, &n);
     if (!h.n) return OK;
-    TRY(sink_open(&out, be, h.t));
+    TRY(sink_open_view(&out, be, h));
     n = ranges_clip(c, of, n, h.at, h.n);
     for (int k = 0; k < n; k++) {
         sink_seek(&out, c[k].local);
@@ -147,8 +147,9 @@ static Status put_view(Backend *be, const Param *p, int i, const StTensor *t, Sh
 
 Status weights_put_piece(Backend *be, const Param *p, int i, const StTensor *t)
 {
-    TRY(put_view(be, p, i, t, param_load_view(p)));
-    return put_view(be, p, i, t, param_weight_view(p));
+    ShardView w = param_weight_view(p), own = param_load_view(p);
+    if (!loads_weight(own, w)) TRY(put_view(be, p, i, t, w));
+    return put_view(be, p, i, t, own);
 }
 
 static Status load_codes(WeightLoader *l, const Param *p)
@@ -197,8 +198,8 @@ static Status load_param(void *arg, int64_t i)
     if (p->adapter_of) return OK;                                        /* adapters are not in these files */
     if (l->stage && fp8_stage_takes(p)) return load_codes(l, p);
     if (l->codes && code_stage_takes(p)) return code_stage_put(l->codes, p, fill_matrix, l);
+    if (!loads_weight(own, w)) TRY(load_view(l, l->be, p, w, &read[1]));
     TRY(load_view(l, l->be, p, own, &read[0]));
-    TRY(load_view(l, l->be, p, w, &read[1]));
     __atomic_add_fetch(&l->read, read[read[1] > read[0]], __ATOMIC_RELAXED);
     meter_add(l->meter, read[read[1] > read[0]] * (int64_t)dtype_size((DType)counted_tensor(p).dtype));
     return OK;

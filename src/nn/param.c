@@ -272,22 +272,21 @@ ShardView param_weight_view(const Param *p)
 {
     int64_t n = t_has(p->shard.w) ? t_count(p->shard.w) : 0, all = param_local(p);
     REQUIRE(!n || n == all || n == p->shard.len, "%s: %s", p->piece[0].name, t_fmt(p->shard.w));
-    return (ShardView){ flat(p->shard.w), n == all ? 0 : p->shard.offset, n };
+    return (ShardView){ .t = flat(p->shard.w), .at = n == all ? 0 : p->shard.offset, .n = n };
 }
 
 ShardView param_state_view(const Param *p, Tensor t)
 {
     REQUIRE(!t_has(t) || t_count(t) == p->shard.len, "%s: %s", p->piece[0].name, t_fmt(t));
-    return (ShardView){ flat(t), p->shard.offset, t_has(t) ? p->shard.len : 0 };
+    return (ShardView){ .t = flat(t), .at = p->shard.offset, .n = t_has(t) ? p->shard.len : 0 };
 }
 
 ShardView param_load_view(const Param *p)
 {
     if (!t_has(p->shard.master) || p->shard.master.dtype == F32) return param_state_view(p, p->shard.master);
-    REQUIRE(t_has(p->shard.g), "%s: a split master without a gradient to load into", p->piece[0].name);
-    Tensor g = flat(p->shard.g);
-    return (ShardView){ t_count(g) == p->shard.len ? g : t_rows(g, p->shard.offset, p->shard.len),
-                        p->shard.offset, p->shard.len };
+    Tensor w = flat(p->shard.w);
+    return (ShardView){ t_count(w) == p->shard.len ? w : t_rows(w, p->shard.offset, p->shard.len),
+                        p->shard.offset, p->shard.len, flat(p->shard.master) };
 }
 
 int shard_view_ranges(StridedRange *out, const Param *p, ShardView h)
@@ -341,6 +340,12 @@ int params_tensors(const ParamSet *s)
     int n = 0;
     for (int i = 0; i < s->n; i++) n += s->p[i]->pieces;
     return n;
+}
+
+bool param_rounds_grad(const Param *p)
+{
+    bool linear = p->linear == LINEAR_ATTENTION || p->linear == LINEAR_FEED || p->linear == LINEAR_EXPERTS;
+    return linear && !p->adapter_of && !p->frozen;
 }
 
 DType params_dtype(const ParamSet *s)

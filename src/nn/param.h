@@ -47,7 +47,8 @@ typedef struct QuantizedWeight { Tensor q, scale, qt, scale_t; } QuantizedWeight
 
 /* The part of a parameter that this rank holds. */
 typedef struct ParamShard {
-    Tensor  w, g;                        /* compute dtype; f32 gradient, absent if frozen */
+    Tensor  w, g;                        /* compute dtype; gradient in f32, or bf16 if param_rounds_grad,
+                                            absent if frozen */
     Tensor  squares;                     /* sums of squares of g by its strips (op_grouped_squares); absent:
                                             g is no product of experts, or it is summed over ranks */
     QuantizedWeight fp8;                 /* of w; absent: none are kept */
@@ -134,15 +135,21 @@ const StridedRange *piece_ranges(const Param *p, int i, int *n);   /* of piece i
  * most 3 n ranges. */
 int     ranges_clip(StridedRange *out, const StridedRange *in, int n, int64_t at, int64_t len);
 
-/* A tensor that holds elements [at, at + n) of a shard, flat. */
-typedef struct ShardView { Tensor t; int64_t at, n; } ShardView;
+/* A tensor that holds elements [at, at + n) of a shard, flat. rest: the 16 bits that a bf16 t lacks of f32
+ * values; or absent. */
+typedef struct ShardView { Tensor t; int64_t at, n; Tensor rest; } ShardView;
 enum { SHARD_VIEW_RANGES = 3 * PARAM_RANGES };
 
 ShardView param_weight_view(const Param *p);                 /* shard.w: all of the shard, or [offset, len) */
 ShardView param_state_view(const Param *p, Tensor t);        /* master, m or v: [offset, len) */
 /* Where f32 values of [offset, len) go when they are loaded or initialized: the master; or, where the master
- * is only the rest of w, the memory of the gradient, which is free then. Absent when w is f32. */
+ * is only the rest of w, both. Absent when w is f32. */
 ShardView param_load_view(const Param *p);
+/* Whether a view to load into writes all of a weight too. Otherwise the weight is written before it. */
+static inline bool loads_weight(ShardView own, ShardView w)
+{
+    return t_has(own.rest) && own.at == w.at && own.n == w.n;
+}
 int     shard_view_ranges(StridedRange *out, const Param *p, ShardView h);     /* `local` counts from h.at */
 Tensor  shard_view_rows(ShardView h, const StridedRange *c);                   /* (count, len) of h.t */
 
@@ -153,6 +160,9 @@ int64_t params_count(const ParamSet *s);
 DType   params_dtype(const ParamSet *s);                     /* of the weights; once they have memory */
 int     params_tensors(const ParamSet *s);                   /* pieces of all parameters */
 
+/* Whether the gradient may be in bf16: of linear weights, one product a micro-batch makes it. Others are sums of
+ * many small terms, or small. */
+bool    param_rounds_grad(const Param *p);
 /* GEMM flags of a product that makes p's gradient: the first of a step overwrites, the others add. */
 static inline int param_grad_flags(Param *p)
 {

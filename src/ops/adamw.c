@@ -2,7 +2,7 @@
  *
  *   squares      out += sum of x^2 over all tensors of a list, in double: fixed chunks of a tensor in order,
  *                for any number of threads, then tensors in the order of the list; each[cell] = the sum of
- *                one tensor, with a different cell for each (each may be absent)
+ *                one tensor, with a different cell for each (each may be absent). Tensors are f32 or bf16
  *   adamw        as PyTorch does it, p = the master, or w itself where there is none:
  *                p *= 1 - lr decay        g' = g min(1, max_norm / (sqrt(sumsq) + 1e-6))
  *                m += (1 - beta1) (g' - m)        v = beta2 v + (1 - beta2) g'^2
@@ -10,7 +10,7 @@
  *   set_weight   p = x, w = p, rounded: sets an initial value
  *
  * All tensors are dense and, but for those of a list, of one shape. w f32 or bf16 (bf16 needs a master), g
- * and x f32, m and v f32 or bf16, rounded to nearest even, out and sumsq one f64, each a vector of them. A
+ * f32 or bf16, x f32, m and v f32 or bf16, rounded to nearest even, out and sumsq one f64, each a vector. A
  * master is f32, or i16 with a bf16 w: the 16 low bits that w lacks (bits_join). w is p rounded by bits_near
  * in both cases, so that both take bit-equal steps. Gradients are not clipped when sumsq is absent or
  * max_norm is 0. What changes from step to step is read at h.now where that is set. With a verdict other than
@@ -18,6 +18,7 @@
 #include "ops/cpu/cpu_adamw.h"
 
 static bool is_sum(Tensor t) { return t.dtype == F64 && t_count(t) == 1; }
+static bool is_addend(const Addend *s) { return s->squared ? s->x.dtype == F32 : is_float(s->x); }
 
 Cost squares_cost(Backend *be, Tensor out, Tensor each, const Addends *list)
 {
@@ -27,7 +28,7 @@ Cost squares_cost(Backend *be, Tensor out, Tensor each, const Addends *list)
             list->n <= ADDENDS, "squares: out %s each %s of %d tensors", t_fmt(out), t_fmt(each), list->n);
     for (int i = 0; i < list->n; i++) {
         const Addend *s = &list->at[i];
-        REQUIRE(s->x.dtype == F32 && t_dense(s->x) && (!apart || (s->cell >= 0 && s->cell < each.n[0])),
+        REQUIRE(is_addend(s) && t_dense(s->x) && (!apart || (s->cell >= 0 && s->cell < each.n[0])),
                 "squares: x %s cell %lld of %s", t_fmt(s->x), (long long)s->cell, t_fmt(each));
         c.flops += 2.0 * (double)t_count(s->x), c.rd += t_bytes(s->x), c.wr += apart ? 8 : 0;
     }
@@ -57,7 +58,7 @@ void adamw_check_step(Tensor sumsq, const AdamW *h)
 Cost adamw_cost(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor sumsq, AdamW h)
 {
     Tensor p = t_has(master) ? master : w;
-    REQUIRE(adamw_is_master(w, master) && alike(m, w) && alike(v, w) && alike(g, w) && g.dtype == F32,
+    REQUIRE(adamw_is_master(w, master) && alike(m, w) && alike(v, w) && alike(g, w),
             "adamw: w %s master %s m %s v %s g %s", t_fmt(w), t_fmt(master), t_fmt(m), t_fmt(v), t_fmt(g));
     adamw_check_step(sumsq, &h);
     int64_t state = t_bytes(m) + t_bytes(v) + t_bytes(p), narrow = t_has(master) ? t_bytes(w) : 0;
@@ -90,13 +91,34 @@ static HOT double plain_sum(const float *x, int64_t n)
     return s;
 }
 
-static double chunks_sum(const float *x, int64_t n, bool squared)
+/* Squares of bf16 elements, a piece at a time. */
+static double narrow_square_sum(const uint16_t *x, int64_t n)
 {
-    double part[CPU_CHUNKS], sum = 0.0;
+    float  buf[PIECE];
+    double sum = 0.0;
+    for (int64_t at = 0, k; at < n; at += k) {
+        k = n - at < PIECE ? n - at : PIECE;
+        cpu_widen(buf, x + at, k);
+        sum += square_sum(buf, k);
+    }
+    return sum;
+}
+
+static double range_sum(const Addend *s, int64_t from, int64_t n)
+{
+    const float *x = (const float *)s->x.data + from;
+    if (s->x.dtype == BF16) return narrow_square_sum((const uint16_t *)s->x.data + from, n);
+    return s->squared ? plain_sum(x, n) : square_sum(x, n);
+}
+
+static double chunks_sum(const Addend *s)
+{
+    int64_t n = t_count(s->x);
+    double  part[CPU_CHUNKS], sum = 0.0;
     #pragma omp parallel for schedule(static) if(worth_threads(n))
     for (int c = 0; c < CPU_CHUNKS; c++) {
         int64_t from = chunk_begin(n, c), to = chunk_begin(n, c + 1);
-        part[c] = squared ? plain_sum(x + from, to - from) : square_sum(x + from, to - from);
+        part[c] = range_sum(s, from, to - from);
     }
     for (int c = 0; c < CPU_CHUNKS; c++) sum += part[c];
     return sum;
@@ -106,7 +128,7 @@ void cpu_squares(Backend *be, Tensor out, Tensor each, const Addends *list)
 {
     for (int i = 0; i < list->n; i++) {
         const Addend *s = &list->at[i];
-        double sum = chunks_sum((const float *)s->x.data, t_count(s->x), s->squared);
+        double sum = chunks_sum(s);
         *(double *)out.data += sum;
         if (t_has(each)) ((double *)each.data)[s->cell] = sum;
     }
@@ -148,8 +170,7 @@ static HOT void adam(float *restrict p, float *restrict m, float *restrict v, co
     }
 }
 
-/* Elements at .. at+n-1 of a dense tensor as floats, and back; an f32 tensor is used in place. */
-static float *piece_open(Tensor t, int64_t at, int64_t n, float *buf)
+float *cpu_piece_open(Tensor t, int64_t at, int64_t n, float *buf)
 {
     if (t.dtype == F32) return (float *)t.data + at;
     cpu_widen(buf, (const uint16_t *)t.data + at, n);
@@ -204,11 +225,11 @@ void cpu_adamw(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor 
     if (t_has(h.verdict) && *(const double *)h.verdict.data != STEP_GOOD) return;
     #pragma omp parallel for schedule(static) if(worth_threads(n))
     for (int64_t at = 0; at < n; at += PIECE) {
-        float   pbuf[PIECE], mbuf[PIECE], vbuf[PIECE];
+        float   pbuf[PIECE], mbuf[PIECE], vbuf[PIECE], gbuf[PIECE];
         int64_t k  = n - at < PIECE ? n - at : PIECE;
         float  *p  = cpu_master_open(w, master, at, k, pbuf);
-        float  *pm = piece_open(m, at, k, mbuf), *pv = piece_open(v, at, k, vbuf);
-        adam(p, pm, pv, (const float *)g.data + at, f, k);
+        float  *pm = cpu_piece_open(m, at, k, mbuf), *pv = cpu_piece_open(v, at, k, vbuf);
+        adam(p, pm, pv, cpu_piece_open(g, at, k, gbuf), f, k);
         piece_close(m, at, k, pm);
         piece_close(v, at, k, pv);
         cpu_master_close(w, master, at, k, p);

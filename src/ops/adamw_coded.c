@@ -22,7 +22,7 @@ Cost adamw_coded_cost(Backend *be, Tensor w, Tensor master, Tensor m, Tensor m_s
 {
     Tensor p = t_has(master) ? master : w;
     REQUIRE(adamw_is_master(w, master) && is_coded(m, m_scale, w) && is_coded(v, v_scale, w) &&
-            g.dtype == F32 && adamw_same_shape(g, w),
+            is_float(g) && adamw_same_shape(g, w),
             "adamw_coded: w %s master %s m %s scale %s v %s scale %s g %s", t_fmt(w), t_fmt(master), t_fmt(m),
             t_fmt(m_scale), t_fmt(v), t_fmt(v_scale), t_fmt(g));
     adamw_check_step(sumsq, &h);
@@ -47,7 +47,7 @@ void cpu_adamw_coded(Backend *be, Tensor w, Tensor master, Tensor m, Tensor m_sc
     if (t_has(h.verdict) && *(const double *)h.verdict.data != STEP_GOOD) return;
     #pragma omp parallel for schedule(static) if(worth_threads(n))
     for (int64_t at = 0; at < n; at += PIECE) {
-        float    pbuf[PIECE], first[PIECE], second[PIECE];
+        float    pbuf[PIECE], gbuf[PIECE], first[PIECE], second[PIECE];
         int64_t  k = n - at < PIECE ? n - at : PIECE;
         int64_t  block = at / MOMENT_BLOCK;
         uint8_t *mc = (uint8_t *)m.data + at, *vc = (uint8_t *)v.data + at;
@@ -55,7 +55,7 @@ void cpu_adamw_coded(Backend *be, Tensor w, Tensor master, Tensor m, Tensor m_sc
         float   *p = cpu_master_open(w, master, at, k, pbuf);
         moments_decode(first, MOMENT_FIRST, mc, ms, k);
         moments_decode(second, MOMENT_SECOND, vc, vs, k);
-        step_elements(p, first, second, (const float *)g.data + at, f, k);
+        step_elements(p, first, second, cpu_piece_open(g, at, k, gbuf), f, k);
         moments_encode(mc, ms, MOMENT_FIRST, first, k);
         moments_encode(vc, vs, MOMENT_SECOND, second, k);
         cpu_master_close(w, master, at, k, p);

@@ -5,7 +5,7 @@
  *   GEMM_TN  c[e] = a[e's rows]' b[e's rows]    a (R, M), b (R, N), c (E, M, N)
  *
  *   grouped_gemm     with a LoRA term (NT, NN): + low_rank[r,:] w[e]', + low_rank[r,:] w[e]
- *   grouped_squares  GEMM_TN without GEMM_ACC into a dense f32 c (E, M, N), and the sums of squares of its
+ *   grouped_squares  GEMM_TN without GEMM_ACC into a dense c (E, M, N), and the sums of squares of its
  *                    strips of SQUARES_ROWS x SQUARES_COLS, row by row of them, so that its norm needs no
  *                    second reading: squares (grouped_squares_parts) f32
  *   grouped_scaled   scale times the product, with dropout (ops.h) of a in NT, of b in TN, of the product in
@@ -70,7 +70,7 @@ Cost grouped_gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets
 
 Cost grouped_squares_cost(Backend *be, Tensor c, Tensor squares, Tensor a, Tensor b, Tensor offsets)
 {
-    REQUIRE(c.rank == 3 && c.dtype == F32 && t_dense(c) && c.n[0] == offsets.n[0] - 1 && squares.rank == 1 &&
+    REQUIRE(c.rank == 3 && t_dense(c) && c.n[0] == offsets.n[0] - 1 && squares.rank == 1 &&
             squares.dtype == F32 && t_dense(squares) && squares.n[0] == grouped_squares_parts(c.n),
             "grouped_squares: c %s squares %s", t_fmt(c), t_fmt(squares));
     Cost p = product_cost(be, c, a, b, offsets, GEMM_TN);
@@ -161,6 +161,20 @@ static HOT double square_sum(const float *x, int64_t n)
     return s;
 }
 
+static HOT double narrow_square_sum(const uint16_t *x, int64_t n)
+{
+    double s = 0.0;
+    for (int64_t i = 0; i < n; i++) s += (double)bf16_to_f32(x[i]) * bf16_to_f32(x[i]);
+    return s;
+}
+
+/* Of n elements of a matrix from one on. */
+static double run_squares(Tensor t, int64_t from, int64_t n)
+{
+    return t.dtype == F32 ? square_sum((const float *)t.data + from, n)
+                          : narrow_square_sum((const uint16_t *)t.data + from, n);
+}
+
 int64_t grouped_squares_parts(const int64_t n[3])
 {
     int64_t tile = 8 * SQUARES_ROWS, cols = SQUARES_COLS;
@@ -177,7 +191,7 @@ static double strip_squares(Tensor c, int64_t strip)
     double  sum = 0.0;
     if (cols > SQUARES_COLS) cols = SQUARES_COLS;
     for (; row < end && row < c.n[1]; row++)
-        sum += square_sum((const float *)t_at(c, strip / across / down).data + row * c.n[2] + col, cols);
+        sum += run_squares(t_at(c, strip / across / down), row * c.n[2] + col, cols);
     return sum;
 }
 

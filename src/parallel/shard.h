@@ -74,6 +74,7 @@ typedef struct ShardConf {
     bool        overlap;               /* collectives overlap with compute; off: each is waited for at once */
     bool        two_passes;              /* a forward and a backward take turns inside layers (moe.overlap) */
     DType       state;                   /* of m and v; u8: in codes by block (ops/moment_code.h) */
+    DType       grads;                   /* of gradients that param_rounds_grad; others are f32 */
     bool        split;                   /* the master of a bf16 weight is the 16 bits it lacks, not f32 */
     double      offload_fraction;        /* fraction of the state that is offloaded to host memory */
     int64_t     offload_chunk;           /* elements of a chunk at most; 0: chosen for a GPU's link */
@@ -88,6 +89,7 @@ typedef struct ShardBucket {
     bool    frozen;
     bool    coded;                       /* its weights are used in 8 bits alone (shard_codes.c) */
     CodeFormat format;                   /* of these codes */
+    DType   grads;                       /* of its gradients */
     bool    from_master;                 /* level 0: its weights are codes that masters make, without w */
     bool    buffers;                     /* frozen, f32, whole on every rank (Param.buffer) */
     int     level;
@@ -178,7 +180,7 @@ void        shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *
  * of weights remakes them. scratch is an arena that no pass uses while weights change. */
 void        shard_keep_fp8(Shard *s, Arena *param, Arena *scratch);
 /* To be called after weights were loaded or initialized, into param_load_view(p) where there is one, else
- * into shard_slice(p->w): sets the others of weight and master, and gathers the weights. */
+ * into shard_slice(p->w): rounds f32 masters to weights, and gathers the weights. */
 void        shard_refresh_weights(Shard *s);
 
 /* The elements of t = p->w or p->g, full or sliced, that this rank updates, as a vector. */

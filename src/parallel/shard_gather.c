@@ -155,9 +155,9 @@ void shard_refresh_weights(Shard *s)
     state_discard(s);
     for (int i = 0; i < s->conf.params->n; i++) {
         const Param *p = s->conf.params->p[i];
-        if (t_has(p->shard.master) && t_has(p->shard.w) && p->shard.len)
-            op_set_weight(s->be, shard_slice(p, p->shard.w), shard_slice(p, p->shard.master),
-                          param_load_view(p).t);
+        ShardView own = param_load_view(p);
+        if (t_has(own.t) && !t_has(own.rest) && t_has(p->shard.w) && p->shard.len)
+            op_set_weight(s->be, shard_slice(p, p->shard.w), own.t, own.t);
     }
     ArenaMark mark;
     masters_stage(s, &mark);

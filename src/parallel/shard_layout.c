@@ -31,13 +31,18 @@ static int level_of(const ShardConf *c, const ShardBucket *b)
     return b->frozen && (c->zero < 3 || b->buffers) ? 0 : c->zero;
 }
 
-/* What a bucket holds: weights that train, frozen ones, or buffers, which are f32. */
-typedef enum { HOLDS_TRAINED, HOLDS_FROZEN, HOLDS_BUFFERS, HOLDS_N } Holds;
+/* What a bucket holds: weights that train, those whose gradients are bf16 apart; frozen ones; or buffers, which
+ * are f32. */
+typedef enum { HOLDS_TRAINED, HOLDS_ROUNDED, HOLDS_FROZEN, HOLDS_BUFFERS, HOLDS_N } Holds;
 
-static Holds holds_of(const Param *p)
+static Holds holds_of(const ShardConf *c, const Param *p)
 {
-    return p->buffer ? HOLDS_BUFFERS : p->frozen ? HOLDS_FROZEN : HOLDS_TRAINED;
+    if (p->buffer) return HOLDS_BUFFERS;
+    if (p->frozen) return HOLDS_FROZEN;
+    return c->grads == BF16 && param_rounds_grad(p) ? HOLDS_ROUNDED : HOLDS_TRAINED;
 }
+
+static bool trains(Holds holds) { return holds == HOLDS_TRAINED || holds == HOLDS_ROUNDED; }
 
 /* As what a weight is stored: itself, codes that ranks gather or of a base, or codes that masters make. */
 typedef enum { STORED_WEIGHTS, STORED_CODES, STORED_MASTERS, STORED_N } Stored;
@@ -60,7 +65,7 @@ static void set_comms(ShardBucket *b, const Mesh *mesh, const SumGroup *of)
 static int64_t grid_of(const ShardConf *c, Holds holds)
 {
     int64_t grid = ARENA_ALIGN / (int64_t)dtype_size(c->dtype);
-    return holds == HOLDS_TRAINED && c->state == U8 ? MOMENT_BLOCK : grid;
+    return trains(holds) && c->state == U8 ? MOMENT_BLOCK : grid;
 }
 
 /* Adds the bucket of the parameters of a unit that are summed over one group, if there are any. */
@@ -68,8 +73,8 @@ static void add_bucket(Shard *s, int unit, const SumGroup *of, Holds holds, Stor
 {
     const ShardConf *c = &s->conf;
     int64_t grid = grid_of(c, holds);
-    ShardBucket b = { .unit = unit, .sums = of->sums, .frozen = holds != HOLDS_TRAINED,
-                      .buffers = holds == HOLDS_BUFFERS, .coded = stored == STORED_CODES,
+    ShardBucket b = { .unit = unit, .sums = of->sums, .frozen = !trains(holds),
+                      .grads = holds == HOLDS_ROUNDED ? BF16 : F32, .buffers = holds == HOLDS_BUFFERS, .coded = stored == STORED_CODES,
                       .from_master = stored == STORED_MASTERS };
     if (b.coded) b.format = codes_format(c, b.frozen);
     bool tied = false;
@@ -78,7 +83,7 @@ static void add_bucket(Shard *s, int unit, const SumGroup *of, Holds holds, Stor
     if (s->buckets) b.first = s->bucket[s->buckets - 1].first + s->bucket[s->buckets - 1].n;
     for (int i = 0; i < c->params->n; i++) {
         Param *p = c->params->p[i];
-        if (p->unit != unit || p->grad_group != of->sums || holds_of(p) != holds) continue;
+        if (p->unit != unit || p->grad_group != of->sums || holds_of(c, p) != holds) continue;
         if (stored_of(c, p, b.level) != stored) continue;
         s->item[b.first + b.n++] = (ShardItem){ p, b.elems, is_matrix_product(c, p) };
         b.elems += round_up(param_local(p), grid);
@@ -128,7 +133,7 @@ static bool same_kind(const Shard *s, int u, int v)
     for (int i = 0; i < s->unit[u].n; i++)
         if (a[i].sums != b[i].sums || a[i].frozen != b[i].frozen || a[i].buffers != b[i].buffers ||
             a[i].level != b[i].level || a[i].elems != b[i].elems || a[i].coded != b[i].coded ||
-            a[i].format != b[i].format)
+            a[i].format != b[i].format || a[i].grads != b[i].grads)
             return false;
     return true;
 }
@@ -311,10 +316,10 @@ ShardSizes shard_sizes(const Shard *s)
         DType d = weights_dtype(s, b);
         bool ring = s->unit[b->unit].slot >= 0 && slot_owner(s, b->unit) == b->unit;
         z.param += n.w ? arena_bytes(b->elems, d) : n.own_w ? arena_bytes(b->slice, d) : 0;
-        z.grad  += n.g ? arena_bytes(b->elems, F32) : n.own_g ? arena_bytes(b->slice, F32) : 0;
+        z.grad  += n.g ? arena_bytes(b->elems, b->grads) : n.own_g ? arena_bytes(b->slice, b->grads) : 0;
         if (b->level == 3 && owns_weight_buffer(s, b->unit))
             z.param += buffer_bytes(s, b);
-        if (ring && n.own_g) z.grad  += arena_bytes(b->elems, F32);
+        if (ring && n.own_g) z.grad  += arena_bytes(b->elems, b->grads);
         EACH_ITEM(i, s, b) z.optim += arena_bytes(squares_of(b, i->p), F32);
     }
     z.param += codes_bytes(s);
@@ -328,9 +333,9 @@ static void bind_bucket(Shard *s, ShardBucket *b, Arena *param, Arena *grad)
     const char *label = label_of(s, b);
     Needs n = needs_of(b);
     if (n.w)     b->w     = t1(param, label, weights_dtype(s, b), b->elems);
-    if (n.g)     b->g     = t1(grad, label, F32, b->elems);
+    if (n.g)     b->g     = t1(grad, label, b->grads, b->elems);
     if (n.own_w) b->own_w = t1(param, label, s->conf.dtype, b->slice);
-    if (n.own_g) b->own_g = t1(grad, label, F32, b->slice);
+    if (n.own_g) b->own_g = t1(grad, label, b->grads, b->slice);
     if (n.w)     b->own_w = t_rows(b->w, b->at, b->slice);
     if (n.g)     b->own_g = t_rows(b->g, b->at, b->slice);
 }
@@ -353,7 +358,7 @@ static void bind_buffers(Shard *s, ShardBucket *b, Arena *param, Arena *grad)
     if (b->level == 3 && owns_weight_buffer(s, b->unit))
         b->buffer = b->coded ? t1(param, "in use", codes_dtype(b->format), code_bytes(b->format, b->elems))
                              : t1(param, "in use", s->conf.dtype, b->elems);
-    if (n.own_g) b->g = mine ? t1(grad, "in use", F32, b->elems) : of->g;
+    if (n.own_g) b->g = mine ? t1(grad, "in use", b->grads, b->elems) : of->g;
 }
 
 void shard_bind(Shard *s, Backend *be, Arena *param, Arena *grad, Arena *optim, Arena *host)

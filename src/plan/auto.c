@@ -108,6 +108,7 @@ static bool settle(Chooser *x, Trial *t, int rung)
 static int states_of(const Config *c)
 {
     if (!strcmp(c->optim.state_dtype, "int8")) return 4;
+    if (!strcmp(c->optim.grad_dtype, "bfloat16")) return 3;
     return !strcmp(c->optim.state_dtype, "bfloat16") ? 2 : !strcmp(c->optim.master, "split");
 }
 

@@ -108,10 +108,12 @@ static unsigned rungs_allowed(Search *s, Candidate c)
 }
 
 /* This trainer sums gradients in f32; other trainers may use bf16. */
-static bool states_work(const SearchAsk *a, int i)
+/* Whether a search tries these without being asked. Our own trainer rounds gradients only where that is
+ * asked for. */
+static bool states_are_tried(const SearchAsk *a, int i)
 {
     const States *w = states_at(i);
-    return w && (w->grad == 4 || !search_can_build(a));
+    return w && !w->asked && (w->grad == 4 || !search_can_build(a));
 }
 
 /* What is left to choose for a given layout. */
@@ -125,7 +127,7 @@ static MemoryChoices memory_choices(const Search *s)
 {
     const Fixed *f = &s->ask.fix;
     MemoryChoices r = { .states_to = -1, .offloads = OFFLOADS };
-    while (states_work(&s->ask, r.states_to + 1) && !states_at(r.states_to + 1)->asked) r.states_to++;
+    while (states_are_tried(&s->ask, r.states_to + 1)) r.states_to++;
     if (f->states != ANY) r.states_from = r.states_to = f->states;
     memcpy(r.offload, offloads, sizeof offloads);
     if (f->offload >= 0) r.offloads = 1, r.offload[0] = f->offload;
@@ -245,10 +247,6 @@ static Status check_ask(const SearchAsk *a)
     if (t->patches && !t->model->vision.depth)
         return fail(E_CONFIG, "--images: %s has no vision encoder%s", t->model->name,
                     t->model->vision_unread ? " that a family here describes" : "");
-    if (a->fix.states != ANY && !states_work(a, a->fix.states))
-        return fail(E_CONFIG,
-                    "--fix states=%s: this trainer sums gradients in f32; choose f32, split, moments or int8",
-                    states_at(a->fix.states)->name);
     if (hardware_peak(&t->hw, t->precision) > 0) return OK;
     return fail(E_CONFIG, "--precision %s: %s has no such matrix products; use %s",
                 precision_plan_word(t->precision), t->hw.id, t->hw.fp8 > 0 ? "fp8" : "bf16");

@@ -81,6 +81,7 @@ static void set_memory(Status *st, Config *cfg, const SearchAsk *a, const FoundL
     if (f->c.offload > 0) set(st, cfg, "memory.optimizer_offload=%g", f->c.offload);
     if (w->moment <= 2) set(st, cfg, "optim.state_dtype=%s", w->moment < 2 ? "int8" : "bfloat16");
     if (w->master == 2) set(st, cfg, "optim.master=split");
+    if (w->grad == 2) set(st, cfg, "optim.grad_dtype=bfloat16");
 }
 
 /* The strings stay the recipe's. */

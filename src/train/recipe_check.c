@@ -10,8 +10,6 @@
 Status recipe_check_types(const Config *c)
 {
     bool mixed = strcmp(c->device.dtype, "auto") && strcmp(c->device.dtype, c->model.dtype);
-    if (strcmp(c->optim.grad_dtype, "float32"))
-        return fail(E_CONFIG, "optim.grad_dtype = %s: gradients are summed in float32", c->optim.grad_dtype);
     if (mixed)
         return fail(E_CONFIG,
                     "device.dtype = %s with model.dtype = %s: weights and activations share one type here; "

@@ -7,6 +7,9 @@
 
 AdamFactors cpu_adam_factors(AdamW h, Tensor sumsq);
 
+/* Elements at .. at+n-1 of a dense tensor as floats, in `buf` where they are not f32 in memory. */
+float *cpu_piece_open(Tensor t, int64_t at, int64_t n, float *buf);
+
 /* Elements at .. at+n-1 of the master of w as floats, in `buf` where they are not f32 in memory, and back:
  * cpu_master_close also rounds them to w. */
 float *cpu_master_open(Tensor w, Tensor master, int64_t at, int64_t n, float *buf);

@@ -2,8 +2,8 @@
  *
  * squares Two launches per list; the list is a kernel argument. In the first a block sums one part of one
  *         tensor into the workspace; parts are of about equal length, so a large tensor has many. In the
- *         second one block adds the parts of each tensor, then the tensors. Lengths and starts alone fix the
- *         order of the sums. Squares and sums are double, loads 16 bytes.
+ *         second one block adds the parts of each tensor, then the tensors. Lengths, starts and types alone
+ *         fix the order of the sums. Squares and sums are double, loads four elements.
  * adamw   A block takes 2048 elements, with all loads of a thread in flight. One thread of each block
  *         computes the clipping factor from sumsq and reads the verdict while the loads are under way; the
  *         other factors of a step come from the host (AdamStep), by value or by address. Bases not aligned
@@ -22,7 +22,7 @@ enum { BLOCKS = 4224, LEAST = 8192, EACH = 4, ADDERS = 1024 };
 
 /* Tensor i has the parts from its `first` up to that of tensor i + 1; an end marker follows the last
  * tensor. */
-struct Span { const float *x; int64_t n; int first; unsigned cell : 31, squared : 1; };
+struct Span { const void *x; int64_t n; int first; unsigned cell : 30, squared : 1, half : 1; };
 struct Spans { Span at[ADDENDS + 1]; int n; };
 static_assert(sizeof(Spans) <= 4000, "a kernel has 4 KB for its arguments");
 
@@ -35,11 +35,11 @@ static Spans cut(const Addends *list)
     length = ceil_div(all, BLOCKS) > LEAST ? ceil_div(all, BLOCKS) : LEAST;
     for (int i = 0; i < list->n; i++) {
         const Addend *from = &list->at[i];
-        s.at[i] = Span{ (const float *)from->x.data, t_count(from->x), first,
-                        (unsigned)from->cell & INT32_MAX, from->squared };
+        s.at[i] = Span{ from->x.data, t_count(from->x), first, (unsigned)from->cell & INT32_MAX >> 1,
+                        from->squared, from->x.dtype == BF16 };
         first += (int)ceil_div(s.at[i].n, length);
     }
-    s.at[list->n] = Span{ NULL, 0, first, 0, 0 };
+    s.at[list->n] = Span{ NULL, 0, first, 0, 0, 0 };
     s.n = list->n;
     return s;
 }
@@ -57,22 +57,22 @@ static __device__ inline int holder(const Spans &s, int part)
 
 static __device__ inline double square(float x, bool squared) { return (double)x * (squared ? 1.0f : x); }
 
-/* One of `parts` of a tensor, by runs of four from the first 16-byte border on; the few elements before it
- * and behind the last run go to the first threads of part 0. */
-static __device__ inline double part_sum(const Span &s, int part, int parts)
+/* One of `parts` of a tensor, by runs of four from the first border of such a run on; the few elements before
+ * it and behind the last run go to the first threads of part 0. */
+template <class T> static __device__ inline double part_sum(const Span &s, int part, int parts)
 {
-    const float *x = s.x;
+    const T *x = (const T *)s.x;
     int64_t n = s.n;
     bool    squared = s.squared;
-    int64_t head = (-(intptr_t)x & 15) / 4, lane = (int64_t)part * THREADS + threadIdx.x;
-    int64_t step = (int64_t)parts * THREADS, runs, rest;
+    int64_t head = (-(intptr_t)x & (4 * (int)sizeof(T) - 1)) / (int)sizeof(T);
+    int64_t lane = (int64_t)part * THREADS + threadIdx.x, step = (int64_t)parts * THREADS, runs, rest;
     double  sum = 0.0;
     if (head > n) head = n;
     runs = (n - head) / 4, rest = head + runs * 4;
-    if (lane < head) sum += square(x[lane], squared);
-    if (rest + lane < n) sum += square(x[rest + lane], squared);
+    if (lane < head) sum += square(to_f32(x[lane]), squared);
+    if (rest + lane < n) sum += square(to_f32(x[rest + lane]), squared);
     for (int64_t i = lane; i < runs; i += EACH * step) {
-        Run<float, 4> v[EACH];
+        Run<T, 4> v[EACH];
         #pragma unroll
         for (int k = 0; k < EACH; k++)
             if (i + k * step < runs) v[k] = run_load<4>(x + head + (i + k * step) * 4);
@@ -85,13 +85,14 @@ static __device__ inline double part_sum(const Span &s, int part, int parts)
     return sum;
 }
 
-static __global__ void __launch_bounds__(THREADS) square_parts(double *part, const __grid_constant__ Spans s)
+static __global__ void __launch_bounds__(THREADS) square_parts(double *out, const __grid_constant__ Spans s)
 {
     __shared__ double work[32];
     int    i = holder(s, blockIdx.x), first = s.at[i].first;
-    double sum = part_sum(s.at[i], (int)blockIdx.x - first, s.at[i + 1].first - first);
+    int    part = (int)blockIdx.x - first, parts = s.at[i + 1].first - first;
+    double sum = s.at[i].half ? part_sum<bf16>(s.at[i], part, parts) : part_sum<float>(s.at[i], part, parts);
     sum = block_sum(sum, work);
-    if (!threadIdx.x) part[blockIdx.x] = sum;
+    if (!threadIdx.x) out[blockIdx.x] = sum;
 }
 
 /* Each warp adds the parts of some tensors, the first one then the tensors; a lane takes every 32nd. */
@@ -130,23 +131,24 @@ extern "C" void cuda_squares(Backend *be, Tensor out, Tensor each, const Addends
 
 namespace {
 
-template <class M, class S> struct Streams : Weights { M *m; S *v; };
+template <class M, class S, class G> struct Streams : Weights { M *m; S *v; };
 
 /* N elements in registers. */
-template <class M, class S, int N, bool SPLIT> struct Held {
-    Run<float, N> p, g;
+template <class M, class S, class G, int N, bool SPLIT> struct Held {
+    Run<float, N> p;
+    Run<G, N>     g;
     Half<N>       near, rest;
     Run<M, N>     m;
     Run<S, N>     v;
 
-    __device__ void load(const Streams<M, S> &s, int64_t i)
+    __device__ void load(const Streams<M, S, G> &s, int64_t i)
     {
         if (SPLIT) near = *(const Half<N> *)(s.w16 + i), rest = *(const Half<N> *)(s.rest + i);
         else       p = run_load<N>(s.p + i);
-        g = run_load<N>(s.g + i);
+        g = run_load<N>((const G *)s.g + i);
         m = run_load<N>(s.m + i), v = run_load<N>(s.v + i);
     }
-    __device__ void update(const Streams<M, S> &s, int64_t i, AdamFactors f) const
+    __device__ void update(const Streams<M, S, G> &s, int64_t i, AdamFactors f) const
     {
         float P[N], A[N], B[N];
         #pragma unroll
@@ -164,12 +166,12 @@ template <class M, class S, int N, bool SPLIT> struct Held {
  * to the first threads of the last block. */
 enum { HELD = 2 };
 
-template <class M, class S, int N, bool SPLIT>
-static __global__ void __launch_bounds__(THREADS, 4) step_all(Streams<M, S> s, Given given)
+template <class M, class S, class G, int N, bool SPLIT>
+static __global__ void __launch_bounds__(THREADS, 4) step_all(Streams<M, S, G> s, Given given)
 {
     __shared__ float shared;
     AdamFactors f = factors(given, 1.0f);
-    Held<M, S, N, SPLIT> h[HELD];
+    Held<M, S, G, N, SPLIT> h[HELD];
     int64_t at = ((int64_t)blockIdx.x * HELD * THREADS + threadIdx.x) * N, whole = s.n / N * N;
     #pragma unroll
     for (int k = 0; k < HELD; k++)
@@ -182,22 +184,22 @@ static __global__ void __launch_bounds__(THREADS, 4) step_all(Streams<M, S> s, G
     for (int k = 0; k < HELD; k++)
         if (at + k * THREADS * N < whole) h[k].update(s, at + k * THREADS * N, f);
     if (blockIdx.x == gridDim.x - 1 && whole + threadIdx.x < s.n) {
-        Held<M, S, 1, SPLIT> one;
+        Held<M, S, G, 1, SPLIT> one;
         one.load(s, whole + threadIdx.x);
         one.update(s, whole + threadIdx.x, f);
     }
 }
 
-template <class M, class S, bool SPLIT>
+template <class M, class S, class G, bool SPLIT>
 static void step_typed(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor sumsq,
                        AdamW h)
 {
     bool    by4 = weights_start_on(w, master, g, 4) && starts_on(m, 4) && starts_on(v, 4);
     int64_t each = (by4 ? 4 : 1) * HELD * THREADS, blocks = ceil_div(t_count(w), each);
     Given   f = given(h);
-    Streams<M, S> s = { weights_of(w, master, g, sumsq, h), (M *)m.data, (S *)v.data };
-    if (by4) LAUNCH(be, "adamw", (step_all<M, S, 4, SPLIT>), blocks, THREADS, 0, s, f);
-    else     LAUNCH(be, "adamw", (step_all<M, S, 1, SPLIT>), blocks, THREADS, 0, s, f);
+    Streams<M, S, G> s = { weights_of(w, master, g, sumsq, h), (M *)m.data, (S *)v.data };
+    if (by4) LAUNCH(be, "adamw", (step_all<M, S, G, 4, SPLIT>), blocks, THREADS, 0, s, f);
+    else     LAUNCH(be, "adamw", (step_all<M, S, G, 1, SPLIT>), blocks, THREADS, 0, s, f);
 }
 
 }
@@ -205,12 +207,10 @@ static void step_typed(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v,
 extern "C" void cuda_adamw(Backend *be, Tensor w, Tensor master, Tensor m, Tensor v, Tensor g, Tensor sumsq,
                            AdamW h)
 {
-    if (is_split(master))
-        BY_DTYPE(m.dtype, M,
-                 BY_DTYPE(v.dtype, S, step_typed<M, S, true>(be, w, master, m, v, g, sumsq, h)));
-    else
-        BY_DTYPE(m.dtype, M,
-                 BY_DTYPE(v.dtype, S, step_typed<M, S, false>(be, w, master, m, v, g, sumsq, h)));
+    bool split = is_split(master);
+    BY_DTYPE(m.dtype, M, BY_DTYPE(v.dtype, S, BY_DTYPE(g.dtype, G,
+        if (split) step_typed<M, S, G, true>(be, w, master, m, v, g, sumsq, h);
+        else       step_typed<M, S, G, false>(be, w, master, m, v, g, sumsq, h))));
 }
 
 namespace {

@@ -34,7 +34,7 @@ struct Weights {
     float        *p, *w32;
     bf16         *w16;
     uint16_t     *rest;
-    const float  *g;
+    const void   *g;                         /* f32 or bf16 */
     const double *sumsq;                     /* NULL: gradients stay as they are */
     const double *verdict;                   /* NULL: STEP_GOOD */
     int64_t       n;
@@ -48,7 +48,7 @@ static Weights weights_of(Tensor w, Tensor master, Tensor g, Tensor sumsq, const
     return Weights{ split ? NULL : (float *)(copies ? master : w).data,
                     copies && w.dtype == F32 ? (float *)w.data : NULL,
                     copies && w.dtype == BF16 ? (bf16 *)w.data : NULL,
-                    split ? (uint16_t *)master.data : NULL, (const float *)g.data,
+                    split ? (uint16_t *)master.data : NULL, g.data,
                     clips ? (const double *)sumsq.data : NULL, (const double *)h.verdict.data, t_count(w) };
 }
 

@@ -89,11 +89,12 @@ struct Lookup {
 /* Element j of the lane, counted from the block's first. */
 static __device__ inline int element(int lane, int j) { return j / 4 * HALF + lane * 4 + j % 4; }
 
-template <bool SPLIT>
+template <class G, bool SPLIT>
 static __device__ inline void load_four(Lane &x, int j, const Weights &s, const Codes &c, int64_t i,
                                         const Lookup &at, float m_scale, float v_scale)
 {
-    Run<float, 4> g = run_load<4>(s.g + i), p;
+    Run<G, 4>     g = run_load<4>((const G *)s.g + i);
+    Run<float, 4> p;
     Half<4>       near, rest;
     Four          m = *(const Four *)(c.m + i), v = *(const Four *)(c.v + i);
     if (SPLIT) near = *(const Half<4> *)(s.w16 + i), rest = *(const Half<4> *)(s.rest + i);
@@ -108,13 +109,13 @@ static __device__ inline void load_four(Lane &x, int j, const Weights &s, const 
 }
 
 /* An element past the end is 0, which changes no scale. */
-template <bool SPLIT>
+template <class G, bool SPLIT>
 static __device__ inline void load_one(Lane &x, int j, const Weights &s, const Codes &c, int64_t i,
                                        const Lookup &at, float m_scale, float v_scale)
 {
     bool in = i < s.n;
     x.p[j] = !in ? 0.0f : SPLIT ? joined(((const uint16_t *)s.w16)[i], s.rest[i]) : s.p[i];
-    x.g[j] = in ? s.g[i] : 0.0f;
+    x.g[j] = in ? to_f32(((const G *)s.g)[i]) : 0.0f;
     x.m[j] = in ? at.m(c.m[i], m_scale) : 0.0f;
     x.v[j] = in ? at.v(c.v[i], v_scale) : 0.0f;
 }
@@ -228,7 +229,7 @@ static __device__ inline void store_lane(Lane &x, const Lookup &at, Units u, con
     }
 }
 
-template <bool SPLIT, bool BY4>
+template <class G, bool SPLIT, bool BY4>
 static __device__ inline void step_block(const Weights &s, const Codes &c, const Lookup &at, const Factors &f,
                                          int block, int lane)
 {
@@ -238,8 +239,8 @@ static __device__ inline void step_block(const Weights &s, const Codes &c, const
     #pragma unroll
     for (int j = 0; j < EACH; j += BY4 ? 4 : 1) {
         int64_t i = base + element(lane, j);
-        if (BY4) load_four<SPLIT>(x, j, s, c, i, at, m_scale, v_scale);
-        else     load_one<SPLIT>(x, j, s, c, i, at, m_scale, v_scale);
+        if (BY4) load_four<G, SPLIT>(x, j, s, c, i, at, m_scale, v_scale);
+        else     load_one<G, SPLIT>(x, j, s, c, i, at, m_scale, v_scale);
     }
     #pragma unroll
     for (int j = 0; j < EACH; j++) adam_moments(&x.m[j], &x.v[j], x.g[j], f);
@@ -259,7 +260,7 @@ static __device__ inline void step_block(const Weights &s, const Codes &c, const
     store_lane<SPLIT, BY4>(x, at, u, s, c, base, lane);
 }
 
-template <bool SPLIT>
+template <class G, bool SPLIT>
 static __global__ void __launch_bounds__(THREADS, 2) step_blocks(Weights s, Codes c, Given given, bool by4)
 {
     extern __shared__ float4 smem[];
@@ -276,8 +277,8 @@ static __global__ void __launch_bounds__(THREADS, 2) step_blocks(Weights s, Code
     Factors f(factors(given, clip));
     int blocks = (int)moment_blocks(s.n), whole = by4 ? (int)(s.n / MOMENT_BLOCK) : 0;
     for (int b = blockIdx.x * WARPS + threadIdx.x / 32; b < blocks; b += gridDim.x * WARPS) {
-        if (b < whole) step_block<SPLIT, true>(s, c, at, f, b, lane);
-        else           step_block<SPLIT, false>(s, c, at, f, b, lane);
+        if (b < whole) step_block<G, SPLIT, true>(s, c, at, f, b, lane);
+        else           step_block<G, SPLIT, false>(s, c, at, f, b, lane);
     }
 }
 
@@ -291,6 +292,8 @@ extern "C" void cuda_adamw_coded(Backend *be, Tensor w, Tensor master, Tensor m,
     Given   f = given(h);
     bool    by4 = weights_start_on(w, master, g, 4) && starts_on(m, 4) && starts_on(v, 4);
     int64_t grid = cuda_blocks(be, moment_blocks(s.n), WARPS, 2);
-    if (is_split(master)) LAUNCH(be, "adamw_coded", step_blocks<true>, grid, THREADS, sizeof(Maps), s, c, f, by4);
-    else LAUNCH(be, "adamw_coded", step_blocks<false>, grid, THREADS, sizeof(Maps), s, c, f, by4);
+    size_t  smem = sizeof(Maps);
+    BY_DTYPE(g.dtype, G,
+        if (is_split(master)) LAUNCH(be, "adamw_coded", (step_blocks<G, true>), grid, THREADS, smem, s, c, f, by4);
+        else                  LAUNCH(be, "adamw_coded", (step_blocks<G, false>), grid, THREADS, smem, s, c, f, by4));
 }

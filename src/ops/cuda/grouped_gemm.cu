@@ -194,7 +194,7 @@ bool product(Backend *be, const GroupedCall &q)
 }
 
 /* A block for each strip of c (E, M, N). */
-__global__ void strip_squares(float *squares, const float *c, int M, int N)
+template <class C> __global__ void strip_squares(float *squares, const C *c, int M, int N)
 {
     __shared__ float work[32];
     int     tile = 8 * SQUARES_ROWS, down = (M + tile - 1) / tile * 8;
@@ -202,7 +202,7 @@ __global__ void strip_squares(float *squares, const float *c, int M, int N)
     int     row = strip % down * SQUARES_ROWS, col = blockIdx.x % across * SQUARES_COLS + threadIdx.x;
     float   sum = 0.0f;
     for (int end = min(row + SQUARES_ROWS, M); row < end && col < N; row++) {
-        float x = c[((int64_t)(strip / down) * M + row) * N + col];
+        float x = to_f32(c[((int64_t)(strip / down) * M + row) * N + col]);
         sum = fmaf(x, x, sum);
     }
     sum = block_sum(sum, work);
@@ -224,8 +224,8 @@ extern "C" void cuda_grouped_squares(Backend *be, Tensor c, Tensor squares, Tens
     GroupedCall q = call_of(c, a, b, offsets, none, 1.0f, GEMM_TN);
     q.squares = (float *)squares.data;
     if (!product(be, q))
-        LAUNCH(be, "grouped_squares", strip_squares, squares.n[0], SQUARES_COLS, 0, q.squares,
-               (const float *)c.data, (int)c.n[1], (int)c.n[2]);
+        BY_DTYPE(c.dtype, C, LAUNCH(be, "grouped_squares", strip_squares<C>, squares.n[0], SQUARES_COLS, 0,
+                                    q.squares, (const C *)c.data, (int)c.n[1], (int)c.n[2]));
 }
 
 extern "C" void cuda_grouped_scaled(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale,

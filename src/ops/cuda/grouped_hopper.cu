@@ -94,7 +94,8 @@ __device__ inline void keep(float, uint32_t (&kept)[BN / 4], float (&d)[BN / 2],
 __device__ inline int part_at(bf16, int p)  { return p * 64; }
 __device__ inline int part_at(float, int p) { return BN / 2 + p * 32; }
 
-/* The sum of squares of the strip that a warp has computed; what lies outside c is zero. */
+/* The sum of squares of the strip that a warp has computed, as it is stored; what lies outside c is zero. */
+template <class C>
 __device__ inline void put_squares(const GroupedJob &g, const ExpertTile &t, int warp,
                                    const float (&d)[BN / 2])
 {
@@ -102,7 +103,10 @@ __device__ inline void put_squares(const GroupedJob &g, const ExpertTile &t, int
     int   down = (g.M + BM - 1) / BM * 8, across = (g.N + BN - 1) / BN;
     float sum[4] = { };
     #pragma unroll
-    for (int i = 0; i < BN / 2; i++) sum[i % 4] = fmaf(d[i], d[i], sum[i % 4]);
+    for (int i = 0; i < BN / 2; i++) {
+        float x = to_f32(from_f32<C>(d[i]));
+        sum[i % 4] = fmaf(x, x, sum[i % 4]);
+    }
     float all = warp_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
     int64_t at = ((int64_t)t.e * down + t.m / SQUARES_ROWS + warp) * across + t.n / BN;
     if (threadIdx.x % 32 == 0) g.squares[at] = all;
@@ -171,7 +175,7 @@ __device__ void multiply_tiles(const GroupedJob &g, const int *off, uint32_t bas
         int m = t.m + warp * 16, rows = (MODE == GEMM_TN ? g.M : t.rows) - m;
         if (ACC && !DROP && !steps) rows = 0;
         out = MODE == GEMM_TN ? Strip{ t.n, m, t.e, rows } : Strip{ t.n, t.first + m, 0, rows };
-        if (MODE == GEMM_TN && !ACC && sizeof(C) == sizeof(float) && g.squares) put_squares(g, t, warp, d);
+        if (MODE == GEMM_TN && !ACC && g.squares) put_squares<C>(g, t, warp, d);
         keep<MODE, ACC>(C(), kept, d, g, out, at, mc);
     }
     #pragma unroll

@@ -57,6 +57,7 @@ struct Store {
             #pragma unroll
             for (int j = 0; j < s.ACROSS * 4; j++) {
                 float x = s.d[i][j / 4][j % 4];
+                if (a.half) x = to_f32(from_f32<bf16>(x));
                 sum = fmaf(x, x, sum);
             }
             sum = warp_sum(sum);
