@@ -55,10 +55,11 @@ static Result train_with(DType dtype, OptimStore store)
     return t;
 }
 
-static void compare(DType dtype, DType moments)
+static Result compare(DType dtype, DType moments, DType grads)
 {
-    OptimStore way[] = { { moments, false, 0, 0 }, { moments, false, 1, 4096 }, { moments, false, 0.5, 0 },
-                         { moments, true, 0, 0 },  { moments, true, 1, 20000 } };
+    OptimStore way[] = { { moments, false, 0, 0, grads },   { moments, false, 1, 4096, grads },
+                         { moments, false, 0.5, 0, grads }, { moments, true, 0, 0, grads },
+                         { moments, true, 1, 20000, grads } };
     Result want = train_with(dtype, way[0]);
     for (int i = 1; i < (dtype == F32 ? 3 : 5); i++) {
         Result t = train_with(dtype, way[i]);
@@ -68,13 +69,17 @@ static void compare(DType dtype, DType moments)
                i, t.loss[STEPS - 1], want.loss[STEPS - 1]);
         EXPECT((t.host > 0) == (way[i].offload_fraction > 0), "%zu on the host", t.host);
     }
+    return want;
 }
 
 static void the_same_bits(void)
 {
-    compare(BF16, F32);
-    compare(BF16, BF16);
-    compare(F32, F32);
+    Result wide = compare(BF16, F32, F32), rounded = compare(BF16, F32, BF16);
+    compare(BF16, BF16, F32);
+    compare(BF16, U8, BF16);
+    compare(F32, F32, F32);
+    EXPECT(rounded.state != wide.state && fabs(rounded.loss[STEPS - 1] / wide.loss[STEPS - 1] - 1) < 0.01,
+           "gradients in bf16: loss %.9g, in f32 %.9g", rounded.loss[STEPS - 1], wide.loss[STEPS - 1]);
 }
 
 int main(void)

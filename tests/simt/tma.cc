@@ -5,6 +5,7 @@
  * its issue, and writes device memory when the cluster has ended. */
 #include "simt/threads.h"
 #include "simt/tensor_map.h"
+#include "tensor/dtype.h"
 
 namespace simt {
 
@@ -137,11 +138,14 @@ static std::vector<char> read_box(const Box &b, Place from)
     return out;
 }
 
+static bool is_bf16(const Box &b) { return b.map.type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16; }
+
 void tma_store(const void *map, uint32_t from, int dims, const int *at, bool add)
 {
     Box   b = box_at(map, dims, at);
     Place p = { here, from };
-    if (add && b.map.type != CU_TENSOR_MAP_DATA_TYPE_FLOAT32) fail("TMA: sums of f32 alone are emulated");
+    if (add && b.map.type != CU_TENSOR_MAP_DATA_TYPE_FLOAT32 && !is_bf16(b))
+        fail("TMA: sums of f32 and bf16 alone are emulated");
     shared_pointer(from, box_bytes(b), 128);
     need_fenced(p, box_bytes(b), "TMA");
     own()->open.push_back({ b, add, own()->groups, p, read_box(b, p) });
@@ -184,18 +188,30 @@ void bulk_returned(Thread *t)
         fail("the block ends before %d asynchronous writes to its shared memory", t->block->under_way);
 }
 
+static void add_f32(char *to, const char *from)
+{
+    float x, y;
+    memcpy(&x, to, 4), memcpy(&y, from, 4);
+    x += y;
+    memcpy(to, &x, 4);
+}
+
+static void add_bf16(char *to, const char *from)
+{
+    uint16_t x, y;
+    memcpy(&x, to, 2), memcpy(&y, from, 2);
+    x = bf16_from_f32(bf16_to_f32(x) + bf16_to_f32(y));
+    memcpy(to, &x, 2);
+}
+
 static void write(const Store &s)
 {
     each_row(s.box, [&](int row, char *to, int64_t first, int64_t end) {
         const char *from = &s.bytes[(size_t)row * row_bytes(s.box)];
         if (first >= end) return;
         if (!s.add) { memcpy(to + first, from + first, (size_t)(end - first)); return; }
-        for (int64_t i = first; i < end; i += 4) {
-            float x, y;
-            memcpy(&x, to + i, 4), memcpy(&y, from + i, 4);
-            x += y;
-            memcpy(to + i, &x, 4);
-        }
+        for (int64_t i = first; i < end; i += is_bf16(s.box) ? 2 : 4)
+            (is_bf16(s.box) ? add_bf16 : add_f32)(to + i, from + i);
     });
 }
 

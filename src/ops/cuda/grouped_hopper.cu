@@ -24,14 +24,20 @@ template <class C> __device__ inline C *place(const GroupedJob &g, const Strip &
     return (C *)g.c + o.z * g.c_expert + (int64_t)(o.y + row) * g.c_row + o.x + col;
 }
 
-/* put: stores a piece to c from column `col` on, by TMA or, at the ragged end of an expert, row by row. f32
- * with ACC is added in memory: each element once, so the order does not matter. `at` is the piece to use
- * next. */
+/* Whether c is added to in memory: each element once, so the order does not matter. A bf16 product is rounded
+ * before it is added. */
+template <int MODE, class C, bool ACC> __device__ constexpr bool adds_in_memory()
+{
+    return ACC && (MODE == GEMM_TN || sizeof(C) == sizeof(float));
+}
+
+/* put: stores a piece to c from column `col` on, by TMA or, at the ragged end of an expert, row by row. `at`
+ * is the piece to use next. */
 template <int MODE, class C, bool ACC>
 __device__ inline void put(const GroupedJob &g, const Strip &o, const uint32_t *v, int col, uint32_t &at,
                            const CUtensorMap *map)
 {
-    enum { ADD = ACC && sizeof(C) == sizeof(float), W = 16 / sizeof(C) };
+    enum { ADD = adds_in_memory<MODE, C, ACC>(), W = 16 / sizeof(C) };
     int lane = threadIdx.x % 32;
     if (o.rows <= 0 || o.x + col >= g.N) return;
     if (!lane) tma_read_done<1>();
@@ -67,7 +73,7 @@ __device__ inline void keep(bf16, uint32_t (&kept)[BN / 4], float (&d)[BN / 2], 
     for (int i = 0; i < BN / 4; i++) {
         int    row = threadIdx.x % 32 / 4 + (i & 1) * 8, col = i / 2 * 8 + threadIdx.x % 4 * 2;
         float2 x   = { d[2 * i], d[2 * i + 1] };
-        if (ACC && row < o.rows && o.x + col < g.N) {
+        if (ACC && !adds_in_memory<MODE, bf16, ACC>() && row < o.rows && o.x + col < g.N) {
             float2 old = __bfloat1622float2(*(__nv_bfloat162 *)place<bf16>(g, o, row, col));
             x.x += old.x, x.y += old.y;
         }

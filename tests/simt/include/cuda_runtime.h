@@ -26,6 +26,7 @@ enum { cudaEnableDefault = 0 };
 typedef struct simt::Stream   *cudaStream_t;
 typedef struct simt_event     *cudaEvent_t;
 typedef struct simt_graph     *cudaGraph_t, *cudaGraphExec_t;
+typedef struct simt_node      *cudaGraphNode_t;
 typedef struct cudaIpcMemHandle_t { char reserved[64]; } cudaIpcMemHandle_t;
 typedef struct cudaFuncAttributes { int numRegs; size_t sharedSizeBytes, localSizeBytes; } cudaFuncAttributes;
 typedef struct cudaDeviceProp {
