@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """`treb bench` against PyTorch on one GPU, other families: whole steps through transformers, and the gated delta rule.
 
-    torch_families.py [moonlight | qwen3next | gpt-oss]:LAYERS:ROWS [delta] [--compile] [--repeats N]
+    torch_families.py [moonlight | qwen3next | gpt-oss]:LAYERS:ROWS [delta:ROWS] [--compile] [--repeats N]
 
 Needs torch and transformers; `delta` needs fla-core (flash-linear-attention) and einops. Prints one JSON line a case, to
 compare with `treb bench step --model NAME --layers LAYERS` and `treb bench ops --only "delta rule"` of the same run.
 
 steps   ROWS rows of 4,096 tokens through LAYERS layers, sdpa attention (gpt-oss: eager, as transformers has it), grouped experts,
         clipped gradients, fused AdamW; weights and moments in bf16, which favours PyTorch
-delta   4 documents of 4,096 tokens, 16 key heads, 32 value heads, 128 wide: fla's chunk_gated_delta_rule
+delta   ROWS documents of 4,096 tokens (8, as in `treb bench ops`), 16 key heads, 32 value heads, 128 wide: fla's chunk_gated_delta_rule
 """
 
 import argparse
@@ -81,7 +81,7 @@ def steps(name, layers, rows, compiled, repeats):
     )
 
 
-def delta_rule(repeats, rows=4, keys=16, values=32, width=128):
+def delta_rule(rows, repeats, keys=16, values=32, width=128):
     import fla
     import triton
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule
@@ -103,14 +103,14 @@ def delta_rule(repeats, rows=4, keys=16, values=32, width=128):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("case", nargs="*", default=["moonlight:8:4", "qwen3next:4:4", "delta"])
+    p.add_argument("case", nargs="*", default=["moonlight:8:4", "qwen3next:4:4", "delta:8"])
     p.add_argument("--compile", action="store_true")
     p.add_argument("--repeats", type=int, default=5)
     a = p.parse_args()
     for case in a.case:
         name, *n = case.split(":")
         try:
-            r = delta_rule(a.repeats) if name == "delta" else steps(name, *map(int, n), a.compile, a.repeats)
+            r = delta_rule(*map(int, n), a.repeats) if name == "delta" else steps(name, *map(int, n), a.compile, a.repeats)
         except torch.cuda.OutOfMemoryError:
             r = dict(error="out of memory")
         print(json.dumps({"case": case, "compiled": a.compile, **r}), flush=True)
