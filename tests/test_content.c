@@ -1,6 +1,7 @@
 /* tests/test_content.c -- predicted times follow the documents and pictures of the data; memory is that of
  * full micro-batches whatever the data are. */
 #include "lab.h"
+#include "cli/data_look.h"
 #include "diagnose/diagnose.h"
 #include "ops/ops.h"
 #include "profile/predict.h"
@@ -148,6 +149,28 @@ static void recipes_assume_the_longest(void)
     config_close(&c);
 }
 
+/* Four samples of a quarter of a micro-batch's patches each fill half of its tokens. */
+static void samples_are_packed(void)
+{
+    static DataLook d;
+    BatchContent    c;
+    char            text[300];
+    Budget          b = { .tokens = PACK, .patches = PATCHES, .docs = 1000, .supervised = PACK };
+    d = (DataLook){ .samples = DATA_LOOK, .looked = DATA_LOOK };
+    for (int i = 0; i < DATA_LOOK; i++) d.size[i] = (DocSize){ 1024, 4096, 256 };
+    d.sum = (Load){ 1024 * DATA_LOOK, 4096 * DATA_LOOK, 256 * DATA_LOOK, DATA_LOOK * 1024 * 1025.0 / 2,
+                    DATA_LOOK * 4 * 1024 * 1024.0 };          /* four pictures each */
+    EXPECT_OK(data_look_content(&c, &d, &b));
+    EXPECT(c.fill == 0.5 && c.document == 1024 && c.supervised == 0.25 && c.patches == 4 && c.picture == 1024,
+           "%g full, %g tokens, %g supervised, %g patches a token, %g a picture", c.fill, c.document,
+           c.supervised, c.patches, c.picture);
+    d.looked = 3, d.sum.tokens = 3 * 1024, d.sum.patches = 3 * 4096;
+    EXPECT_OK(data_look_content(&c, &d, &b));                 /* too few to fill a micro-batch */
+    EXPECT(c.fill == 0.5, "%g full", c.fill);
+    content_text(text, sizeof text, &c);
+    EXPECT(strstr(text, "as sampled: micro-batches 50 % full") && strstr(text, "pictures of "), "%s", text);
+}
+
 /* A step of a profile on one H200: 18 photographs of about 1,200 patches with their questions. */
 static StepProfile measured_step(void)
 {
@@ -213,6 +236,7 @@ int main(void)
     RUN(pictures_decide_vision);
     RUN(memory_is_of_full_micro_batches);
     RUN(recipes_assume_the_longest);
+    RUN(samples_are_packed);
     RUN(profiles_plan_what_they_measured);
     RUN(diagnoses_plan_what_was_measured);
     return lab_report();
