@@ -135,6 +135,21 @@ adapts() {                               # a frozen vision encoder, adapters on 
         checkpoint.output_dir="$tmp/run2" >"$tmp/out" 2>&1
 }
 check "the same with adapters" adapts
+# Times are of the documents of the data, where they can be read: a third of data.max_length here.
+of_data() {                              # WORDS [override ...]
+    "$treb" plan /dev/null "${recipe[@]}" $small_run --hardware h200 "${@:2}" >"$tmp/out" 2>&1 &&
+        grep -q "^  data $1" "$tmp/out"
+}
+check "a plan of the data" of_data 'as sampled: micro-batches 9[0-9] % full; documents of [2-8][0-9] tokens, '
+check "data that cannot be read" \
+    of_data 'assumed by .* documents of 128 tokens, 100 %' "data.train=[$tmp/none.jsonl]" \
+    train.micro_tokens=128 train.global_tokens=128
+says_data() {
+    "$treb" diagnose "$tmp/recipe.yaml" "${recipe[@]}" $small_run --hardware h200 --json >"$tmp/out" 2>&1 &&
+        grep -q '"source": "sampled"' "$tmp/out"
+}
+: >"$tmp/recipe.yaml"
+check "a diagnosis of a recipe is of its data" says_data
 
 big=recipes/qwen3-235b-a22b-256-h100.yaml
 says() { "$treb" plan "$big" "${@:2}" >"$tmp/out" 2>"$tmp/err"; grep -q -- "$1" "$tmp/out" "$tmp/err"; }

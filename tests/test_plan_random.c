@@ -140,8 +140,9 @@ static double parts_of(const DryStep *s)
 static void expect_no_worse(const char *change, const DryRun *was, const Config *c, int ranks,
                             const Hardware *hw, double uneven)
 {
-    DryRun d;
-    if (dryrun_open_uneven(&d, c, ranks, 8, hw, uneven)) return;
+    DryRun  d;
+    DryConf conf = { .recipe = c, .ranks = ranks, .per_node = 8, .hw = hw, .uneven = uneven };
+    if (dryrun_open_conf(&d, &conf)) return;
     EXPECT(d.step.step <= (1 + ROUNDING) * was->step.step, "%llu: %s: %s: %g s, was %g",
            (unsigned long long)now.seed, now.text, change, d.step.step, was->step.step);
     dryrun_close(&d);

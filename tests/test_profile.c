@@ -181,10 +181,11 @@ static double sum(const double *x, int n)
 /* Parts, layers and categories are all of compute; memory and bytes are the plan's. */
 static void small_runs_are_explained(void)
 {
-    RunLab  l;
-    Config  recipe, c;
-    Profile p;
-    char    run[300];
+    RunLab   l;
+    Config   recipe, c;
+    Profile  p;
+    Hardware hw;
+    char     run[300];
     runlab_open(&l, 40);
     runlab_recipe(&recipe, &l, "run", "memory.recompute=[moe_act]");
     snprintf(run, sizeof run, "%s/profiled", lab_tmp());
@@ -205,6 +206,13 @@ static void small_runs_are_explained(void)
     EXPECT(m->memory_peak <= q->memory_peak && m->memory_peak > 0.8 * q->memory_peak, "%g %g", m->memory_peak,
            q->memory_peak);
     EXPECT(m->tokens > 0 && m->patches > 0 && m->expert_max >= 1 && p.plain > 0 && p.ranks == 1, "counts");
+    EXPECT_OK(hardware_find(&hw, "cpu-node"));
+    EXPECT_OK(profile_predict(&p, &recipe, 1, 1, &hw));
+    EXPECT(m->document > 1 && m->document < 400 && m->picture > 0 && m->picture < m->patches &&
+           m->supervised > 0 && m->supervised < m->tokens, "%g tokens, %g patches", m->document, m->picture);
+    EXPECT(fabs(q->document - m->document) < 1e-9 && fabs(q->supervised - m->supervised) < 2 &&
+           fabs(q->tokens - m->tokens) < 2 && q->token_budget > q->tokens, "%g of %g tokens", q->tokens,
+           m->tokens);
     profile_close(&p), config_close(&recipe), runlab_close(&l);
 }
 

@@ -1,6 +1,7 @@
 /* cli/cmd_diagnose.c -- treb diagnose RECIPE | RUN | profile.json: which wall a step runs into, and what to
  * change. */
 #include "cli/commands.h"
+#include "cli/data_look.h"
 #include "diagnose/source.h"
 
 #include <string.h>
@@ -44,6 +45,7 @@ static Status cmd_diagnose(int argc, char **argv)
     SourceAsk ask = { .path = plain.value[0], .overrides = (char **)plain.value + 1, .n = plain.n - 1,
                       .hardware = a.hardware, .ranks = a.ranks, .per_node = a.per_node };
     Status st = source_open(&s, &ask);
+    if (!st && !s.ask.content && data_content(&s.content, &s.recipe)) s.ask.content = &s.content;
     if (!st) st = print(&s, a.json);
     if (!st) source_close(&s);
     plain_args_close(&plain);

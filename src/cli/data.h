@@ -19,6 +19,8 @@ typedef struct DataSetup {
 
 /* plain: "recipe.yaml [section.key=value ...]" or "FILE ... [section.key=value ...]". */
 MUST Status data_setup_open(DataSetup *s, const char *verb, const char **plain, int n);
+/* Of a recipe that is open, whose strings stay the caller's. Only errors are logged. */
+MUST Status data_setup_of(DataSetup *s, const Config *recipe);
 void        data_setup_close(DataSetup *s);                              /* twice is fine */
 
 /* One list of sources of the recipe, opened. once: in file order, else in the order of training. */

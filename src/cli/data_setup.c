@@ -69,6 +69,15 @@ Status data_setup_open(DataSetup *s, const char *verb, const char **plain, int n
     return st;
 }
 
+Status data_setup_of(DataSetup *s, const Config *recipe)
+{
+    *s = (DataSetup){ .recipe = *recipe, .log = { .world = 1, .least = LOG_ERROR } };
+    s->recipe.keep = (MemPool){ 0 };
+    Status st = with_model(s);
+    if (st) data_setup_close(s);
+    return st;
+}
+
 void data_setup_close(DataSetup *s)
 {
     model_source_close(&s->model);

@@ -2,17 +2,9 @@
 #ifndef CLI_INIT_H
 #define CLI_INIT_H
 
-#include "cli/data.h"
+#include "cli/data_look.h"
 #include "cli/options.h"
 #include "plan/auto.h"
-
-/* Of samples spread evenly over the data. */
-typedef struct InitData {
-    int64_t samples, looked, bad, pictures;
-    int64_t longest, most_patches;       /* tokens of the longest sample; patches of the largest */
-    double  tokens, patches, supervised; /* means */
-    char    error[512];                  /* of the first bad sample */
-} InitData;
 
 typedef struct InitRun {
     const char *out, *run, *hardware;
@@ -20,7 +12,7 @@ typedef struct InitRun {
     int64_t     gpus, rank; /* rank: of adapters; -1: adapters where full training does not fit */
     PlainArgs   plain;      /* MODEL DATA... [section.key=value ...] */
     DataSetup   setup;      /* its recipe gets what is chosen */
-    InitData    data;
+    DataLook    data;
     Hardware    hw;
     bool        elsewhere; /* --hardware: not this machine's */
     int         ranks;

@@ -22,12 +22,17 @@ static int64_t ceil_to(double n, int64_t step) { return (int64_t)ceil(n / (doubl
 
 static bool on_gpu(const InitRun *x) { return !strcmp(x->hw.backend, "cuda"); }
 
+static double all_tokens(const InitRun *x)
+{
+    return (double)x->data.samples * data_look_mean(&x->data, x->data.sum.tokens);
+}
+
 /* A tenth more than the longest sample that was seen. A micro-batch is no larger than leaves a small set some
  * steps. */
 static void set_lengths(InitRun *x)
 {
     Config *c             = &x->setup.recipe;
-    double  few           = (double)x->data.samples * x->data.tokens / (LEAST_STEPS * (double)x->ranks);
+    double  few           = all_tokens(x) / (LEAST_STEPS * (double)x->ranks);
     int64_t usual         = on_gpu(x) ? TOKENS_GPU : TOKENS_CPU;
     c->data.max_length    = max_i64(ceil_to(1.1 * (double)x->data.longest, STEP), 2 * STEP);
     c->train.micro_tokens = max_i64(c->data.max_length, (double)usual < few ? usual : ceil_to(few, STEP));
@@ -37,9 +42,20 @@ static void set_lengths(InitRun *x)
 static void set_patches(InitRun *x)
 {
     Config *c              = &x->setup.recipe;
-    double  share          = 1.1 * x->data.patches / x->data.tokens * (double)c->train.micro_tokens;
+    const Load *sum        = &x->data.sum;
+    double  share          = 1.1 * (double)sum->patches / (double)sum->tokens * (double)c->train.micro_tokens;
     c->train.micro_patches = ceil_to(fmax(share, (double)x->data.most_patches), STEP);
     if (!x->setup.model.shape.vision.depth) c->train.micro_patches = 0;
+}
+
+static Status plan_with_data(DryRun *d, const InitRun *x, const Config *recipe, int per_node)
+{
+    BatchContent content;
+    Budget       budget = batching_budget(recipe, &x->setup.model.shape);
+    DryConf      conf   = { .recipe = recipe, .ranks = x->ranks, .per_node = per_node, .hw = &x->hw,
+                            .uneven = USUAL_UNEVEN, .content = &content };
+    TRY(data_look_content(&content, &x->data, &budget));
+    return dryrun_open_conf(d, &conf);
 }
 
 /* Whether the recipe fits, with what the planner changes of it. */
@@ -58,7 +74,7 @@ static Status try_fit(InitRun *x, bool *fits)
     Config with = *c;
     with.keep   = (MemPool){ 0 };
     Status st   = layout_keys_apply(&with, &x->choice.keys);
-    if (!st) st = dryrun_open(&d, &with, x->ranks, ask.per_node, &x->hw);
+    if (!st) st = plan_with_data(&d, x, &with, ask.per_node);
     if (!st) {
         x->peak = (double)dryrun_peak(&d, NULL), x->step = d.step.step, x->params = d.trains.base;
         *fits = x->peak <= x->available;
@@ -91,8 +107,7 @@ static Status does_not_fit(const InitRun *x)
 static void count_steps(InitRun *x)
 {
     Config *c      = &x->setup.recipe;
-    double  tokens = (double)x->data.samples * x->data.tokens,
-           step    = (double)(c->train.micro_tokens * x->ranks);
+    double  tokens = all_tokens(x), step = (double)(c->train.micro_tokens * x->ranks);
     if (!config_is_set(c, "train", "num_train_epochs") && x->data.samples < SMALL_SET)
         c->train.num_train_epochs = 3;
     x->steps = (int64_t)ceil(c->train.num_train_epochs * tokens / step);

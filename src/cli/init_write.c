@@ -19,17 +19,18 @@ static void put_path(FILE *f, const char *path)
 
 static void put_found(FILE *f, const InitRun *x)
 {
-    const InitData *d = &x->data;
+    const DataLook *d = &x->data;
     char            need[STR_BYTES], there[STR_BYTES];
     fprintf(f, "# Written by treb init.\n# model    %s, %.3f M parameters\n", x->setup.model.shape.family,
             (double)x->params / 1e6);
     fprintf(f,
             "# data     %lld samples; of %lld looked at: %.0f tokens on average, %lld in the longest, %.0f "
             "supervised",
-            (long long)d->samples, (long long)d->looked, d->tokens, (long long)d->longest, d->supervised);
+            (long long)d->samples, (long long)d->looked, data_look_mean(d, d->sum.tokens),
+            (long long)d->longest, data_look_mean(d, d->sum.supervised));
     if (d->pictures)
         fprintf(f, ", %.1f pictures of %.0f patches", (double)d->pictures / (double)d->looked,
-                d->patches * (double)d->looked / (double)d->pictures);
+                (double)d->sum.patches / (double)d->pictures);
     fprintf(f,
             "\n# machine  %d rank%s by the rates of %s; %s of %s planned on the fullest, %.3g s a step "
             "predicted\n",

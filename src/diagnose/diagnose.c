@@ -6,10 +6,28 @@
 
 enum { FITS = 10 };                      /* plans until the hardware explains a measured step */
 
+/* A change to smaller pictures limits theirs; other changes leave the data as it is. */
+static BatchContent content_for(const Evidence *e, const Config *recipe)
+{
+    BatchContent c    = e->content;
+    double       side = (double)e->shape.vision.patch, most = (double)recipe->image.max_pixels;
+    if (recipe->image.max_pixels >= e->recipe->image.max_pixels || c.picture * side * side <= most) return c;
+    c.patches *= most / (c.picture * side * side), c.picture = most / (side * side);
+    return c;
+}
+
+static Status plan_recipe(DryRun *d, const Evidence *e, const Config *recipe)
+{
+    BatchContent c    = content_for(e, recipe);
+    DryConf      conf = { .recipe = recipe, .ranks = e->ranks, .per_node = e->per_node, .hw = &e->hw,
+                          .uneven = USUAL_UNEVEN, .content = e->content_known ? &c : NULL };
+    return dryrun_open_conf(d, &conf);
+}
+
 Status plan_step(StepProfile *s, const Evidence *e, const Config *recipe)
 {
     DryRun d;
-    TRY(dryrun_open(&d, recipe, e->ranks, e->per_node, &e->hw));
+    TRY(plan_recipe(&d, e, recipe));
     step_profile_of_plan(s, &d);
     dryrun_close(&d);
     return OK;
@@ -19,9 +37,10 @@ Status plan_step(StepProfile *s, const Evidence *e, const Config *recipe)
 static Status plan_base(Diagnosis *d, const DiagnoseAsk *ask)
 {
     DryRun dry;
-    TRY(dryrun_open(&dry, ask->recipe, ask->ranks, ask->per_node, &ask->hw));
+    TRY(plan_recipe(&dry, &d->e, ask->recipe));
     step_profile_of_plan(&d->plan, &dry);
-    d->e.shape = dry.shape, d->e.micros = dry.micros, d->e.bytes = (double)dryrun_peak(&dry, NULL);
+    d->e.shape = dry.shape, d->e.content = dry.content, d->e.micros = dry.micros;
+    d->e.bytes = (double)dryrun_peak(&dry, NULL);
     dryrun_close(&dry);
     return OK;
 }
@@ -92,7 +111,8 @@ static Status diagnose(Diagnosis *d, const DiagnoseAsk *ask)
     Evidence *e = &d->e;
     *e = (Evidence){ .recipe = ask->recipe, .hw = ask->hw, .ranks = ask->ranks, .per_node = ask->per_node,
                      .limit = ask->limit > 0 ? ask->limit : fit_limit(&ask->hw), .spread = ask->spread,
-                     .facts = ask->facts };
+                     .facts = ask->facts, .content_known = ask->content != NULL };
+    if (ask->content) e->content = *ask->content;
     TRY(plan_base(d, ask));
     if (ask->measured) TRY(take_measured(d, ask));
     else e->at = d->plan;

@@ -38,6 +38,7 @@ typedef struct DiagnoseAsk {
     Hardware      hw;
     double        limit;                 /* bytes that a rank may take; 0: fit_limit(&hw) */
     const StepProfile *measured;         /* NULL: the plan alone */
+    const BatchContent *content;         /* of the run's micro-batches; NULL: content_assumed */
     double        spread;                /* of ranks of a stage, see Profile; 0: not known */
     LabelFacts    facts;                 /* of the run that was measured */
 } DiagnoseAsk;
@@ -46,6 +47,8 @@ typedef struct Evidence {
     StepProfile   at;                    /* the step that is diagnosed */
     bool          measured;
     const Config *recipe;
+    BatchContent  content;               /* that plans are of */
+    bool          content_known;         /* false: each plan assumes what its recipe allows */
     ModelShape    shape;
     Hardware      hw;                    /* fitted to what was measured */
     int           ranks, per_node, micros;

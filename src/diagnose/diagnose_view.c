@@ -21,6 +21,7 @@ const char *time_text(char buf[TIME_BYTES], double t)
 static void print_parts(FILE *out, const Diagnosis *d)
 {
     const StepProfile *s = &d->e.at;
+    char               text[300];
     fprintf(out, "a step takes %s (%s): compute %s, exposed communication %s, bubble %s, waiting for "
             "launches %s, for data %s, for host copies %s\n", TIME(s->step), origin(d),
             TIME(known(s->compute)), TIME(fmax(0, known(s->exposed) - known(s->bubble))),
@@ -28,6 +29,8 @@ static void print_parts(FILE *out, const Diagnosis *d)
             TIME(known(s->data_wait)), TIME(known(s->copies)));
     if (d->e.measured)
         fprintf(out, "  the plan, with compute and links fitted to this, says %s\n", TIME(d->plan.step));
+    content_text(text, sizeof text, &d->e.content);
+    fprintf(out, "  plans are for %s\n", text);
 }
 
 static void print_wall(FILE *out, const Diagnosis *d)
@@ -90,9 +93,10 @@ Status diagnose_json(Json **out, const Diagnosis *d)
     for (WallId i = 1; i < WALL_N; i++) json_array_append_new(walls, wall_json(&d->wall[i]));
     for (int i = 0; i < d->fixes; i++) json_array_append_new(fixes, fix_json(&d->fix[i]));
     for (int i = 0; i < d->traps; i++) json_array_append_new(traps, json_string(d->trap[i]));
-    *out = json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o}", "source", origin(d), "wall",
-                     wall_name(d->first), "step", d->e.at.step, "planned_step", d->plan.step, "recoverable",
-                     d->first ? d->wall[d->first].recoverable : 0.0, "ceiling", d->ceiling, "bytes",
-                     d->e.bytes, "limit", d->e.limit, "walls", walls, "fixes", fixes, "notes", traps);
+    *out = json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o}", "source", origin(d),
+                     "wall", wall_name(d->first), "step", d->e.at.step, "planned_step", d->plan.step,
+                     "recoverable", d->first ? d->wall[d->first].recoverable : 0.0, "ceiling", d->ceiling,
+                     "bytes", d->e.bytes, "limit", d->e.limit, "walls", walls, "fixes", fixes, "notes", traps,
+                     "data", content_json(&d->e.content));
     return *out ? OK : fail(E_FIT, "no memory for a diagnosis");
 }

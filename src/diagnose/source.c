@@ -55,6 +55,7 @@ static Status take_profile(DiagnoseSource *s, const SourceAsk *ask, const Profil
     set_ranks(&s->ask, ask, p->ranks, p->per_node);
     if (!p->has_measured) return OK;
     s->measured = p->measured, s->ask.measured = &s->measured, s->ask.spread = p->spread;
+    if (content_of_step(&s->content, &s->measured)) s->ask.content = &s->content;
     return OK;
 }
 

@@ -15,6 +15,7 @@ typedef struct SourceAsk {
 typedef struct DiagnoseSource {
     Config      recipe;
     StepProfile measured;
+    BatchContent content;                /* of the profiled steps, or by the caller */
     DiagnoseAsk ask;                     /* for diagnose_open; points into this struct */
     MemPool     keep;
 } DiagnoseSource;

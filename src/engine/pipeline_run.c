@@ -18,6 +18,17 @@ static MicroCount *counts_of(const Engine *e, int rank)
     return (MicroCount *)e->counts + (size_t)rank * (size_t)e->pipe.shape.micros;
 }
 
+/* FLOPs and attention pairs of this rank's micro-batches become those of all data-parallel ranks. */
+static void sum_work(StepSums *sum, Comm *dp)
+{
+    double x[PART_N + 2];
+    memcpy(x, sum->model.part, sizeof sum->model.part);
+    x[PART_N] = sum->pairs, x[PART_N + 1] = sum->vpairs;
+    comm_host_sum(dp, x, PART_N + 2);
+    memcpy(sum->model.part, x, sizeof sum->model.part);
+    sum->pairs = x[PART_N], sum->vpairs = x[PART_N + 1];
+}
+
 /* Sums over the whole step: all micro-batches of all data-parallel ranks. */
 static void count_step(StepSums *sum, Engine *e, Stream *const *micro, int n)
 {
@@ -29,12 +40,13 @@ static void count_step(StepSums *sum, Engine *e, Stream *const *micro, int n)
         Load  load = load_of(s);
         Flops f = flops_train(&e->work, &load);
         flops_add(&sum->model, &f);
+        sum->pairs += load.pairs, sum->vpairs += load.vpairs;
         int64_t further = e->model.shape.text.mtp ? stream_shifted_targets(s) : 0;
         mine[i] = (MicroCount){ s->tokens, s->supervised, further, s->patches, s->visual, s->docs };
         sum->token_budget += s->budget.tokens * dp->size;
     }
     comm_host_gather(dp, e->counts, mine, (size_t)n * sizeof *mine);
-    comm_host_sum(dp, sum->model.part, PART_N);
+    sum_work(sum, dp);
     for (int i = 0; i < n * dp->size; i++) {
         const MicroCount *c = (MicroCount *)e->counts + i;
         sum->tokens += c->tokens, sum->supervised += c->supervised, sum->further += c->further;

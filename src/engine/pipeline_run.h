@@ -15,6 +15,7 @@
 typedef struct StepSums {
     int64_t tokens, token_budget;        /* without padding; with it: what the micro-batches could hold */
     int64_t supervised, further, patches, visual, docs;      /* further: targets of further tokens */
+    double  pairs, vpairs;               /* attending (query, key) pairs: text, vision */
     double  ce, mtp, aux, z, total;      /* means over the step; total = ce + mtp_weight mtp + coeff aux +
                                             z_coeff z */
     Flops   model;                       /* FLOPs of the model for these micro-batches */

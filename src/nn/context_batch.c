@@ -157,6 +157,16 @@ static void blocks(ContextBatch *b, int32_t *borders, const Documents *d)
     }
 }
 
+/* The borders of a plan's documents are not known, their pairs are: those of one document of all tokens are
+ * scaled to them. A chunk and the one before it have no more than a rank's share of them. */
+static void scale_pairs(ContextBatch *b, const Stream *whole)
+{
+    double n = (double)whole->tokens, all = n * (n + 1) / 2;
+    b->share = !whole->start && all > 0 ? whole->pairs / all : 1;
+    b->own.pairs *= b->share, b->prefix.pairs *= b->share;
+    if (!whole->start && b->near.pairs > whole->pairs / b->outer) b->near.pairs = whole->pairs / b->outer;
+}
+
 void context_upload(ContextBatch *b, Backend *be, int32_t *host, const Stream *whole)
 {
     if (b->inner * b->outer == 1) return;
@@ -170,6 +180,7 @@ void context_upload(ContextBatch *b, Backend *be, int32_t *host, const Stream *w
     b->prefix = add_chunks(b, host, PREFIX * list_size(b), &d, false);
     b->near   = add_chunks(b, host, NEAR * list_size(b), &d, true);
     chunk_documents(b, host, &d);
+    scale_pairs(b, whole);
     blocks(b, host + LISTS * list_size(b), &d);
     backend_upload(be, b->borders, host);
 }
@@ -178,6 +189,7 @@ Segments context_segments(const ContextBatch *b, int i)
 {
     int64_t      at = LISTS * list_size(b) + 4 * (int64_t)i;
     ContextBlock x = b->block[i];
-    return (Segments){ .n = 1, .longest = x.nq, .pairs = (double)x.nq * (double)x.nk, .keys = x.nk,
+    return (Segments){ .n = 1, .longest = x.nq, .pairs = b->share * (double)x.nq * (double)x.nk,
+                       .keys = x.nk,
                        .starts = t_rows(b->borders, at, 2), .kv_starts = t_rows(b->borders, at + 2, 2) };
 }

@@ -40,6 +40,7 @@ typedef struct ContextBatch {
     Segments     chunk[2];            /* documents in each chunk of this rank, before the exchange */
     int32_t      crossing[2 * CONTEXT_RANKS + 1];  /* i: rows that a document which goes on in chunk i has in
                                                       chunk i - 1; 0: chunk i begins one */
+    double       share;               /* of the pairs of one document; 1 but in a dry run of shorter ones */
     ContextBlock block[CONTEXT_RANKS];   /* i: with the keys of place (at - i) mod outer, 0 < i < outer */
 } ContextBatch;
 
@@ -51,7 +52,7 @@ void    context_layout(ContextBatch *b, Arena *a, const Budget *budget, const Me
 /* int32s of host memory that context_upload copies from: it stays untouched until the copy is done. */
 int64_t context_host(const ContextBatch *b);
 /* Cuts the documents of `whole`, the stream of all cp ranks; a stream without arrays (a dry run) is one
- * document. */
+ * document with as many pairs as it says. */
 void    context_upload(ContextBatch *b, Backend *be, int32_t *host, const Stream *whole);
 /* The segments of block i; rows count from its first query and its first key. */
 Segments context_segments(const ContextBatch *b, int i);

@@ -55,20 +55,37 @@ int dryrun_ranks(const struct cfg_parallel *p)
     return n > (1 << 20) / p->pp ? 1 << 20 : (int)(n * p->pp);
 }
 
+static bool same_rows(const Stream *a, const Stream *b)
+{
+    return a->tokens == b->tokens && a->patches == b->patches && a->supervised == b->supervised;
+}
+
+/* Micro-batches that are not full take less memory than a run may need: the sizes are those of full ones. */
+static Status take_full_sizes(DryRun *d, int stage, const EngineConf *conf, const Stream *full)
+{
+    EnginePlan *plan = &d->stage[stage].plan;
+    Ledger      run = plan->ledger, step = plan->step_ledger;
+    EngineConf  untimed = *conf;
+    untimed.meter = NULL;
+    TRY(engine_plan(plan, &d->shape, &untimed, full));
+    plan->ledger = run, plan->step_ledger = step;
+    return OK;
+}
+
 static Status plan_and_time(DryRun *d, int stage, EngineConf *conf, const Stream *full)
 {
-    Timeline  *timeline = NULL;
-    int64_t patch = d->shape.vision.depth ? d->shape.vision.patch : 1;
-    Stream     usual =
-        timeline_stream(*full, d->recipe.data.max_length, d->recipe.image.max_pixels / (patch * patch));
+    Timeline *timeline = NULL;
+    if (!d->content_known) d->content = content_assumed(&d->recipe, &d->shape, full);
+    Stream mean = content_stream(full, &d->content);
     if (d->timed) {
-        Load load = load_of(&usual);
+        Load load = load_of(&mean);
         TRY(timeline_ask(&d->ask, &d->hw, conf, &d->shape, &load, d->ranks));
         TRY(timeline_open(&timeline, &d->hw, conf, d->uneven));
         conf->meter = timeline_listener(timeline);
     }
-    Status st = engine_plan(&d->stage[stage].plan, &d->shape, conf, &usual);
+    Status st = engine_plan(&d->stage[stage].plan, &d->shape, conf, &mean);
     timeline_close(timeline, &d->stage[stage].time);
+    if (!st && !same_rows(&mean, full)) st = take_full_sizes(d, stage, conf, full);
     d->stage[stage].time.floor = d->stage[stage].plan.backward_stop;
     return st;
 }
@@ -154,18 +171,18 @@ static const char *backend_for(const Config *c, const Hardware *hw)
 
 Status dryrun_open(DryRun *d, const Config *recipe, int ranks, int per_node, const Hardware *hw)
 {
-    return dryrun_open_uneven(d, recipe, ranks, per_node, hw, USUAL_UNEVEN);
+    return dryrun_open_conf(d, &(DryConf){ .recipe = recipe, .ranks = ranks, .per_node = per_node, .hw = hw,
+                                           .uneven = USUAL_UNEVEN });
 }
 
-Status dryrun_open_uneven(DryRun *d, const Config *recipe, int ranks, int per_node, const Hardware *hw,
-                          double uneven)
+Status dryrun_open_conf(DryRun *d, const DryConf *c)
 {
-    *d = (DryRun){
-        .recipe = *recipe, .ranks = ranks, .per_node = per_node, .timed = hw != NULL, .uneven = uneven
-    };
+    *d = (DryRun){ .recipe = *c->recipe, .ranks = c->ranks, .per_node = c->per_node, .timed = c->hw != NULL,
+                   .uneven = c->uneven, .content_known = c->content != NULL };
     d->recipe.keep = (MemPool){ 0 };                        /* the strings stay the caller's */
-    d->recipe.device.backend = backend_for(recipe, hw);
-    if (hw) d->hw = *hw;
+    d->recipe.device.backend = backend_for(c->recipe, c->hw);
+    if (c->hw) d->hw = *c->hw;
+    if (c->content) d->content = *c->content;
     Status st = open_all(d);
     if (st) dryrun_close(d);
     return st;

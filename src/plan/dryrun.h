@@ -5,13 +5,15 @@
 
 #include "base/config.h"
 #include "comm/communicators.h"
+#include "plan/content.h"
 #include "plan/timeline.h"
 #include "checkpoint/lora_source.h"
 #include "engine/recipe.h"
 #include "train/trainable.h"
 
 typedef struct DryStage {
-    EnginePlan plan;
+    EnginePlan plan;                     /* memory of full micro-batches; ledgers of those that d->content
+                                            describes */
     StageTime  time;
 } DryStage;
 
@@ -29,7 +31,9 @@ typedef struct DryRun {
     TrainableSummary        trains;
     LoraSource    lora;                  /* from lora.path: the adapter lists its targets */
     Hardware      hw;
-    double                  uneven;               /* rows of the busiest rank over the even share */
+    double        uneven;                /* rows of the busiest rank over the even share */
+    BatchContent  content;               /* what times are of */
+    bool          content_known;         /* DryConf.content was given */
     bool          timed;                /* hw is given: step and schedule are filled */
     DryStage     *stage;                 /* (stages) */
     DryStep       step;
@@ -37,11 +41,18 @@ typedef struct DryRun {
     Schedule      schedule;              /* only with hw */
 } DryRun;
 
-/* hw NULL: memory and messages only, for the recipe's backend. An error names the violated rule; warnings of
- * rules are not logged (see rules_check). The recipe may be closed afterwards, its strings not. */
+typedef struct DryConf {
+    const Config       *recipe;          /* may be closed afterwards, its strings not */
+    int                 ranks, per_node;
+    const Hardware     *hw;              /* NULL: memory and messages only, for the recipe's backend */
+    double              uneven;          /* USUAL_UNEVEN unless something else is known */
+    const BatchContent *content;         /* NULL: content_assumed */
+} DryConf;
+
+/* An error names the violated rule; warnings of rules are not logged (see rules_check). */
+MUST Status dryrun_open_conf(DryRun *d, const DryConf *conf);
+/* The same with USUAL_UNEVEN and content_assumed. */
 MUST Status dryrun_open(DryRun *d, const Config *recipe, int ranks, int per_node, const Hardware *hw);
-MUST Status dryrun_open_uneven(DryRun *d, const Config *recipe, int ranks, int per_node, const Hardware *hw,
-                               double uneven);                 /* USUAL_UNEVEN in dryrun_open */
 void        dryrun_close(DryRun *d);                           /* twice is fine */
 size_t      dryrun_peak(const DryRun *d, int *stage);          /* device bytes of the fullest stage */
 size_t      dryrun_device(const DryRun *d, int stage);         /* of a stage */

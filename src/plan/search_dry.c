@@ -168,7 +168,9 @@ static Status run_dry(Search *s, FoundLayout *f)
     double from = clock_now();
     int    per_node = t->hw.domain < t->gpus ? t->hw.domain : t->gpus;
     TRY(search_config(&cfg, &s->ask, f));
-    Status st = dryrun_open_uneven(&d, &cfg, t->gpus, per_node, &t->hw, t->imbalance);
+    DryConf conf = { .recipe = &cfg, .ranks = t->gpus, .per_node = per_node, .hw = &t->hw,
+                     .uneven = t->imbalance };
+    Status  st = dryrun_open_conf(&d, &conf);
     s->dried++;
     f->dried = true;
     if (!st) {

@@ -104,10 +104,6 @@ typedef struct StepAsk {
 
 MUST Status timeline_ask(StepAsk *out, const Hardware *hw, const EngineConf *conf, const ModelShape *s,
                       const Load *load, int ranks);
-/* A plan's stream is one document and one picture, whose attention would take too long: the same stream
- * with documents of at most `doc` tokens and pictures of a usual size (2,304 patches, or `picture` if that
- * is less). Only the attention pairs change, no size that memory depends on. */
-Stream      timeline_stream(Stream full, int64_t doc, int64_t picture);
 /* t: the schedule, for the caller to close; may be NULL. */
 MUST Status timeline_step(DryStep *out, const StepAsk *ask, const StageTime *stage, int stages, Schedule *t);
 

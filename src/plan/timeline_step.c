@@ -27,21 +27,6 @@ Status timeline_ask(StepAsk *out, const Hardware *hw, const EngineConf *conf, co
     return OK;
 }
 
-/* Attention pairs of `all` rows in documents of `each`, the last one shorter. */
-static double pairs_of(int64_t all, int64_t each, bool causal)
-{
-    double n = (double)(all / each), len = (double)each, rest = (double)(all % each);
-    return causal ? (n * len * (len + 1) + rest * (rest + 1)) / 2 : n * len * len + rest * rest;
-}
-
-Stream timeline_stream(Stream full, int64_t doc, int64_t picture)
-{
-    full.pairs  = pairs_of(full.tokens, doc > 0 ? doc : USUAL_PICTURE, true);
-    if (picture <= 0 || picture > USUAL_PICTURE) picture = USUAL_PICTURE;
-    full.vpairs = pairs_of(full.patches, picture, false);
-    return full;
-}
-
 /* The all-gather of a stage overlaps with its first forward, layer by layer, and shares the links with it. */
 static double exposed_gather(const StageTime *s)
 {

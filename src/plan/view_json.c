@@ -120,6 +120,7 @@ Status view_json(Json **out, const PlanView *v)
                                       (json_int_t)d->communicators.bytes));
     json_object_set_new(*out, "trains", trainable_json(&d->trains));
     if (d->step.step > 0) json_object_set_new(*out, "step", step_json(&d->step));
+    json_object_set_new(*out, "data", content_json(&d->content));
     if (v->advice)    json_object_set_new(*out, "advice", advice_json(v->advice));
     if (v->estimates) json_object_set_new(*out, "estimators", estimates_json(v->estimates));
     return OK;

@@ -171,8 +171,8 @@ static void print_messages(FILE *out, const DryRun *d)
 static void print_step(FILE *out, const DryRun *d)
 {
     const DryStep *s = &d->step;
-    double exposed = 0;
-    char           known[240];
+    double         exposed = 0;
+    char           known[240], content[300];
     if (!d->timed || s->step <= 0) return;
     for (int g = 0; g < LEDGER_GROUPS; g++) exposed += s->exposed[g];
     fprintf(out,
@@ -189,7 +189,8 @@ static void print_step(FILE *out, const DryRun *d)
             "%s\n",
             s->tokens_s, s->model_tflops, 100 * s->mfu, 100 * s->hfu, s->wall ? s->wall : "not known");
     accuracy_text(known, sizeof known, &d->hw, d->ranks, NULL);
-    fprintf(out, "  times: %s\n", known);
+    content_text(content, sizeof content, &d->content);
+    fprintf(out, "  times: %s\n  %s\n", known, content);
 }
 
 static void print_estimates(FILE *out, const PlanView *v, int stage)

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/version.h"
 #include "ops/energy.h"
+#include "plan/content.h"
 #include "profile/analyze.h"
 #include "profile/lanes.h"
 #include "profile/trace_file.h"
@@ -152,18 +153,33 @@ static void fill_experts(StepProfile *s, const Trainer *t)
     s->expert_rows = total / (double)(x->layers * x->experts) / t->ranks.micro / mesh_size(&t->place, AX_EDP);
 }
 
+/* What the micro-batches of the profiled steps held: sums of all of them, as the plan takes them. */
+static void fill_content(StepProfile *s, const Measurement *m)
+{
+    Load   all = { 0 };
+    double budget = 0, n = m->n - 1;
+    for (int i = 1; i < m->n; i++) {
+        const StepSums *r = &m->profiled[i].report.sums;
+        all.tokens += r->tokens, all.supervised += r->supervised, all.patches += r->patches;
+        all.pairs += r->pairs, all.vpairs += r->vpairs, budget += (double)r->token_budget;
+    }
+    BatchContent c = content_of(&all, budget, CONTENT_MEASURED);
+    s->tokens = (double)all.tokens / n, s->token_budget = budget / n;
+    s->supervised = (double)all.supervised / n, s->patches = (double)all.patches / n;
+    s->document = c.document, s->picture = c.picture;
+}
+
 static void fill_work(StepProfile *s, const Measurement *m, double plain)
 {
     const Trainer *t = &m->trainer;
     double flops = 0, executed = 0, launches = 0, n = m->n - 1;
-    s->tokens = s->token_budget = s->patches = s->loss = s->skipped = 0;
+    s->loss = s->skipped = 0;
+    fill_content(s, m);
     for (int i = 1; i < m->n; i++) {
         const StepReport *r = &m->profiled[i].report;
         flops += flops_sum(&r->sums.model) / n, executed += r->executed_flops / n;
         launches += (double)r->launches / n;
-        s->tokens += (double)r->sums.tokens / n, s->token_budget += (double)r->sums.token_budget / n;
-        s->patches += (double)r->sums.patches / n, s->loss += r->sums.ce / n;
-        s->skipped += r->verdict != STEP_GOOD;
+        s->loss += r->sums.ce / n, s->skipped += r->verdict != STEP_GOOD;
     }
     s->launches = launches, s->tokens_s = s->tokens / plain;
     s->tflops = flops / plain / t->place.world / 1e12;

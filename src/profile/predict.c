@@ -88,8 +88,11 @@ static double rows_per_expert(const DryRun *d)
 
 static void fill_rates(StepProfile *s, const DryRun *d)
 {
-    const DryStep *x = &d->step;
-    s->tokens = s->token_budget = d->ask.tokens, s->tokens_s = x->tokens_s;
+    const DryStep      *x = &d->step;
+    const BatchContent *c = &d->content;
+    s->tokens = d->ask.tokens, s->tokens_s = x->tokens_s, s->token_budget = s->tokens / c->fill;
+    s->supervised = c->supervised * s->tokens, s->patches = c->patches * s->tokens;
+    s->document = c->document, s->picture = c->picture;
     s->tflops = x->model_tflops, s->mfu = x->mfu, s->hfu = x->hfu, s->expert_rows = rows_per_expert(d);
 }
 
@@ -121,10 +124,21 @@ void step_profile_of_plan(StepProfile *s, const DryRun *d)
     fill_rates(s, d);
 }
 
+bool content_of_step(BatchContent *c, const StepProfile *s)
+{
+    *c = (BatchContent){ .source = CONTENT_MEASURED, .fill = s->tokens / s->token_budget,
+                         .document = s->document, .supervised = s->supervised / s->tokens,
+                         .patches = s->patches / s->tokens, .picture = s->picture };
+    return c->fill > 0 && c->document >= 1 && c->supervised >= 0 && c->patches >= 0 && c->picture >= 0;
+}
+
 Status profile_predict(Profile *p, const Config *recipe, int ranks, int per_node, const Hardware *hw)
 {
-    DryRun d;
-    TRY(dryrun_open(&d, recipe, ranks, per_node, hw));
+    DryRun       d;
+    BatchContent content;
+    bool         known = p->has_measured && content_of_step(&content, &p->measured);
+    TRY(dryrun_open_conf(&d, &(DryConf){ .recipe = recipe, .ranks = ranks, .per_node = per_node, .hw = hw,
+                                         .uneven = USUAL_UNEVEN, .content = known ? &content : NULL }));
     step_profile_of_plan(&p->predicted, &d);
     if (!hw && p->has_measured) fill_links(&p->predicted, &d, p->stage[p->slowest]);
     p->has_predicted = true, p->predicted_error = hw ? d.step.error : NAN;

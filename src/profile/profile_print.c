@@ -2,6 +2,7 @@
 #include "profile/profile_print.h"
 
 #include "plan/view.h"
+#include "profile/predict.h"
 
 #include <math.h>
 #include <string.h>
@@ -105,6 +106,17 @@ static void print_ranks(FILE *out, const Profile *p)
     fprintf(out, "spread among ranks of a stage: %.1f %% of their own time\n", 100 * p->spread);
 }
 
+/* The micro-batches that the prediction is of, where its times are known. */
+static void print_content(FILE *out, const Profile *p)
+{
+    BatchContent c;
+    char         text[300];
+    if (!content_of_step(&c, &p->predicted)) return;
+    if (!content_of_step(&c, &p->measured)) c.source = CONTENT_ASSUMED;
+    content_text(text, sizeof text, &c);
+    fprintf(out, "predicted for %s\n", text);
+}
+
 static void print_head(FILE *out, const Profile *p)
 {
     char device[200] = "";
@@ -121,6 +133,7 @@ static void print_head(FILE *out, const Profile *p)
     else if (p->has_predicted)
         fprintf(out, "memory and bytes are predicted; times need a hardware row: treb bench calibrate, or "
                      "--hardware ID\n");
+    if (p->has_predicted) print_content(out, p);
 }
 
 void profile_print(FILE *out, const Profile *p)

@@ -29,6 +29,7 @@ static void add_tiles(Page *p, const DryRun *d)
     const DryStep *s = &d->step;
     int    full = 0;
     double peak = (double)dryrun_peak(d, &full);
+    char   content[300];
     Json  *b = block_open("tiles"), *tiles = block_list(b, "tiles");
     add_tile(p, tiles, "Peak memory of a rank", BYTES(peak), format("stage %d, the fullest", full));
     if (d->timed)
@@ -40,6 +41,8 @@ static void add_tiles(Page *p, const DryRun *d)
         add_tile(p, tiles, "MFU", PERCENT(s->mfu),
                  format("%.0f TFLOP/s a rank; HFU %.1f %%", s->model_tflops, 100 * s->hfu));
         add_tile(p, tiles, "Tokens/s", NUM(s->tokens_s), format("of all ranks"));
+        content_text(content, sizeof content, &d->content);
+        add_tile(p, tiles, "Tokens of a document", NUM(d->content.document), page_string(content));
     }
     page_add(p, NULL, b);
 }
