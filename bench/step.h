@@ -15,7 +15,8 @@ typedef struct StepBench {
     const char *cuda_graph;
     StepGraphs  way[STEP_GRAPHS_MOST];                       /* its values */
     int         ways;
-    const char *backend, *model, *grid, *dtype_name, *recompute, *offload, *moments, *grads, *targets, *fp8, *base;
+    const char *backend, *model, *grid, *dtype_name, *recompute, *offload, *moments, *grads,
+               *targets, *fp8, *base;
     int64_t     lora_rank, panel;
     double      dropout;
     bool        shared_a;

@@ -4,8 +4,8 @@
 
 static Tensor flat(DType d, int64_t n) { return gpu_normal(gpu_new(d, 1, &n, DENSE, 0), 0, 1); }
 
-/* A list over two random tensors, one in bf16: tensors that begin `shift` elements behind a border and `gap` after each
- * other; their cells are in another order, with one unwritten cell between them. */
+/* A list over two random tensors, one in bf16: tensors that begin `shift` elements behind a border and `gap`
+ * after each other; their cells are in another order, with one unwritten cell between them. */
 static Addends addends(int n, const int64_t *sizes, int64_t shift, int64_t gap)
 {
     Addends list = { .n = n };
@@ -83,7 +83,8 @@ static void update(int64_t n, unsigned kind, int64_t step)
     Tensor master = split ? split_rest(n) : half || kind & 2 ? output(flat(F32, n)) : none;
     Tensor m = output(gpu_normal(flat(kind & 4 ? BF16 : F32, n), 0, 0.1f)),
            v = output(flat(kind & 8 ? BF16 : F32, n));
-    Tensor g = flat(num_below(2) ? F32 : BF16, n), norm = kind & 16 ? add_scalar((double)n * num_below(3)) : none;
+    Tensor g = flat(num_below(2) ? F32 : BF16, n);
+    Tensor norm = kind & 16 ? add_scalar((double)n * num_below(3)) : none;
     gpu_normal(v, 0.5f, 0.05f);                                         /* never negative */
     AdamW h = { .lr       = 1e-2f,
                 .beta1    = 0.9f,
@@ -123,8 +124,8 @@ static void an_expert_tensor(void) /* rank 3, as the experts' weights are */
 
 /* Moments in codes: weights, codes and scales have the bits of the CPU's. Bits of kind: 1 a bf16 weight (with
  * its master), 2 an f32 master, of a bf16 weight a split one, 4 blocks of zeros, 8 moments that are not
- * finite, 16 the norm, 32 clip, 64 no element aligned for four, 128 gradients of all sizes, 256 eps 0, 512 eps
- * 1e25. */
+ * finite, 16 the norm, 32 clip, 64 no element aligned for four, 128 gradients of all sizes, 256 eps 0, 512
+ * eps 1e25. */
 static Tensor codes(int64_t n, int64_t shift)
 {
     int64_t all = n + shift;

@@ -56,7 +56,8 @@ static void squares_of_lists(void)
         for (int i = 0; i < n; i++) {
             int64_t size = num_below(i % 9 ? 90 : 150000), shift = num_below(4);
             Tensor  x = num_randn(num_below(3) ? F32 : BF16, 1, size + shift);
-            list.at[i] = (Addend){ t_rows(t_wrap(x.data, (DType)x.dtype, 1, &x.n[1]), shift, size), n - 1 - i, false };
+            x = t_wrap(x.data, (DType)x.dtype, 1, &x.n[1]);
+            list.at[i] = (Addend){ t_rows(x, shift, size), n - 1 - i, false };
             want += square_sum(list.at[i].x);
         }
         for (int i = 0; i < 2; i++) {

@@ -100,7 +100,8 @@ static bool neighbours_follow(int k, float x, float scale)
         float near = quant_float(quant_magnitude(x) + 40 - ulp);
         if (quant_magnitude(x) < 40 || near > fabsf(scale)) continue;
         right &= follows_definition(k, copysignf(near, scale), scale);
-        if (k == MOMENT_FIRST) right &= follows_definition(k, -near, scale) && follows_definition(k, near, scale);
+        if (k == MOMENT_FIRST)
+            right &= follows_definition(k, -near, scale) && follows_definition(k, near, scale);
     }
     return right;
 }
@@ -112,7 +113,8 @@ static void codes_count_midpoints(void)
     for (int k = 0; k < 2; k++) {
         bool right = true;
         for (int round = 0; round < 12; round++) {
-            float scale = round ? ldexpf(1 + (float)num_below(1 << 23) * 0x1p-23f, (int)num_below(180) - 90) : 1;
+            float fraction = 1 + (float)num_below(1 << 23) * 0x1p-23f;
+            float scale = round ? ldexpf(fraction, (int)num_below(180) - 90) : 1;
             if (k == MOMENT_FIRST && round % 3 == 2) scale = -scale;
             for (int i = 0; i < 3 * MOMENT_CODES; i++) {
                 float ten = powf(10, -(float)(i % 8));

@@ -69,8 +69,9 @@ static bool same_result(const RankResult *a, const RankResult *b)
 static const char *store_text(const OptimStore *o)
 {
     static char t[96];
-    snprintf(t, sizeof t, "%s moments, %s gradients%s, %g offloaded, chunks of %lld", dtype_name(o->moments),
-             dtype_name(o->grads), o->split ? ", split masters" : "", o->offload_fraction, (long long)o->offload_chunk);
+    snprintf(t, sizeof t, "%s moments, %s gradients%s, %g offloaded, chunks of %lld",
+             dtype_name(o->moments), dtype_name(o->grads), o->split ? ", split masters" : "",
+             o->offload_fraction, (long long)o->offload_chunk);
     return t;
 }
 

@@ -274,7 +274,8 @@ static Status open_shard(Engine *e)
                         .two_passes = engine_overlaps(e),
                         .state = o->moments, .grads = o->grads, .split = o->split,
                         .offload_fraction = o->offload_fraction, .offload_chunk = o->offload_chunk,
-                        .base_codes = e->conf.lora.rank > 0, .one_layout = e->conf.fp8_one_layout, .keep_wide = e->conf.fp8_keep_wide };
+                        .base_codes = e->conf.lora.rank > 0, .one_layout = e->conf.fp8_one_layout,
+                        .keep_wide = e->conf.fp8_keep_wide };
     if (e->conf.base.format) shard.base = &e->conf.base;
     if (e->conf.fp8_weight_cache && precision_is_fp8(&e->conf.precision)) shard.fp8 = &e->conf.precision;
     if (!order) return fail(E_FIT, "no host memory for the order of units");

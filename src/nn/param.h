@@ -160,8 +160,8 @@ int64_t params_count(const ParamSet *s);
 DType   params_dtype(const ParamSet *s);                     /* of the weights; once they have memory */
 int     params_tensors(const ParamSet *s);                   /* pieces of all parameters */
 
-/* Whether the gradient may be in bf16: of linear weights, one product a micro-batch makes it. Others are sums of
- * many small terms, or small. */
+/* Whether the gradient may be in bf16: of linear weights, one product a micro-batch makes it. Others are sums
+ * of many small terms, or small. */
 bool    param_rounds_grad(const Param *p);
 /* GEMM flags of a product that makes p's gradient: the first of a step overwrites, the others add. */
 static inline int param_grad_flags(Param *p)

@@ -12,8 +12,8 @@
  * The code of x is the number of midpoints between neighbours of the map that lie below x / scale. Nothing is
  * rounded there: middle * scale is compared with x by one FMA, and ties go to the lower value. A positive
  * second moment never gets the code of 0 but that of the least positive value (its first midpoint is at 0): a
- * moment that vanishes would leave eps alone in the denominator. (Elements whose gradients are less than about
- * 1 / 2000 of the largest of their block take smaller steps.)
+ * moment that vanishes would leave eps alone in the denominator. (Elements whose gradients are less than
+ * about 1 / 2000 of the largest of their block take smaller steps.)
  *
  *   all elements are 0                    scale 0
  *   the largest magnitude < 2^-100        first moment: scale 0; second: scale 2^-100. No product underflows

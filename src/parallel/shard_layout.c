@@ -31,8 +31,8 @@ static int level_of(const ShardConf *c, const ShardBucket *b)
     return b->frozen && (c->zero < 3 || b->buffers) ? 0 : c->zero;
 }
 
-/* What a bucket holds: weights that train, those whose gradients are bf16 apart; frozen ones; or buffers, which
- * are f32. */
+/* What a bucket holds: weights that train, those whose gradients are bf16 apart; frozen ones; or buffers,
+ * which are f32. */
 typedef enum { HOLDS_TRAINED, HOLDS_ROUNDED, HOLDS_FROZEN, HOLDS_BUFFERS, HOLDS_N } Holds;
 
 static Holds holds_of(const ShardConf *c, const Param *p)
@@ -74,7 +74,8 @@ static void add_bucket(Shard *s, int unit, const SumGroup *of, Holds holds, Stor
     const ShardConf *c = &s->conf;
     int64_t grid = grid_of(c, holds);
     ShardBucket b = { .unit = unit, .sums = of->sums, .frozen = !trains(holds),
-                      .grads = holds == HOLDS_ROUNDED ? BF16 : F32, .buffers = holds == HOLDS_BUFFERS, .coded = stored == STORED_CODES,
+                      .grads = holds == HOLDS_ROUNDED ? BF16 : F32,
+                      .buffers = holds == HOLDS_BUFFERS, .coded = stored == STORED_CODES,
                       .from_master = stored == STORED_MASTERS };
     if (b.coded) b.format = codes_format(c, b.frozen);
     bool tied = false;

@@ -282,13 +282,15 @@ static double base_saved(const Task *t, const Candidate *c, const StageParams *p
     return saved;
 }
 
-/* What gradients take beyond grad_bytes each: our own trainer has those of tables, norms and routers in f32. */
+/* What gradients take beyond grad_bytes each: our own trainer has those of tables, norms and routers in
+ * f32. */
 static double wide_grads(const Task *t, const Candidate *c, const StageParams *p, const StageLayers *l)
 {
     double table = (double)(t->model->text.V * t->model->text.D) / c->tp * (l->first + l->last);
     if (t->foreign || t->lora || t->grad_bytes == 4) return 0;
     if (c->zero < 2) return 2 * (p->trained[BY_STAGE] + table);
-    return 2 * (p->trained[BY_STAGE] / task_sharers(t, c, BY_STAGE) + table / task_sharers(t, c, BY_DP) + table);
+    return 2 * (p->trained[BY_STAGE] / task_sharers(t, c, BY_STAGE) + table / task_sharers(t, c, BY_DP) +
+                table);
 }
 
 static void static_bytes(StageMemory *s, const Task *t, const Candidate *c, const StageLayers *l)

@@ -219,7 +219,8 @@ static __device__ inline void store_lane(Lane &x, const Lookup &at, Units u, con
         if (BY4) {
             Four m, v;
             #pragma unroll
-            for (int k = 0; k < 4; k++) m.c[k] = at.m_code(x.m[j + k], u.m), v.c[k] = at.v_code(x.v[j + k], u.v);
+            for (int k = 0; k < 4; k++)
+                m.c[k] = at.m_code(x.m[j + k], u.m), v.c[k] = at.v_code(x.v[j + k], u.v);
             *(Four *)(c.m + i) = m, *(Four *)(c.v + i) = v;
             masters_store<4, SPLIT>(s, i, x.p + j);
         } else if (i < s.n) {
@@ -292,8 +293,8 @@ extern "C" void cuda_adamw_coded(Backend *be, Tensor w, Tensor master, Tensor m,
     Given   f = given(h);
     bool    by4 = weights_start_on(w, master, g, 4) && starts_on(m, 4) && starts_on(v, 4);
     int64_t grid = cuda_blocks(be, moment_blocks(s.n), WARPS, 2);
-    size_t  smem = sizeof(Maps);
+    bool    split = is_split(master);
     BY_DTYPE(g.dtype, G,
-        if (is_split(master)) LAUNCH(be, "adamw_coded", (step_blocks<G, true>), grid, THREADS, smem, s, c, f, by4);
-        else                  LAUNCH(be, "adamw_coded", (step_blocks<G, false>), grid, THREADS, smem, s, c, f, by4));
+        auto kernel = split ? step_blocks<G, true> : step_blocks<G, false>;
+        LAUNCH(be, "adamw_coded", kernel, grid, THREADS, sizeof(Maps), s, c, f, by4));
 }

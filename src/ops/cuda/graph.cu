@@ -21,8 +21,8 @@ static size_t memory_left(void)
 }
 
 /* What a graph took of the device's memory: the difference of what is left, unless another process that has
- * allocated meanwhile makes it more than a graph can have; then what graphs have by their nodes (6 KB each were
- * measured). */
+ * allocated meanwhile makes it more than a graph can have; then what graphs have by their nodes (6 KB each
+ * were measured). */
 enum { NODE_BYTES = 6 << 10, NODE_BYTES_MOST = 64 << 10, ALLOCATION = 2 << 20 };
 
 static size_t graph_bytes(cudaGraph_t graph, size_t before, size_t after)
