@@ -40,6 +40,10 @@ check "the log has the error" grep -q "set/trian.jsonl: no such file" ft/train.l
 says 0 "done: 4 steps" run ft "data.eval=[set/eval.jsonl]" eval.eval_steps=2
 check "the size of a checkpoint is printed" has "each, 31.3 MiB the last; the disk has"
 says 2 "not empty" run ft
+says 0 "gradients    of attention, MLP and experts in bfloat16" run grads model.dtype=bfloat16 \
+    optim.grad_dtype=bfloat16 train.max_steps=1
+says 0 "optim.grad_dtype=bfloat16 changes nothing" run none model.dtype=bfloat16 lora.rank=4 \
+    optim.grad_dtype=bfloat16 train.max_steps=1
 says 0 "" "$treb" generate --model ft/checkpoint-2 --prompt "Which shape?" --max-new 2
 says 0 "" "$treb" generate --model ft/best --prompt "Which shape?" --max-new 2
 says 0 "written to conv" "$treb" convert ft/checkpoint-2 conv

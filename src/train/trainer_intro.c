@@ -110,6 +110,25 @@ static void warn_cut_groups(const Trainer *t)
                  first->piece[0].name, group);
 }
 
+/* Whose gradients are bf16; adapters and what else is left of a model may have none. */
+static void log_gradients(const Trainer *t)
+{
+    const ParamSet *s = &t->engine.model.params;
+    int64_t         rounded = 0, all = 0;
+    if (t->engine.conf.store.grads == F32) return;
+    for (int i = 0; i < s->n; i++) {
+        const Param *p = s->p[i];
+        all += p->frozen ? 0 : param_local(p);
+        rounded += t_has(p->shard.g) && p->shard.g.dtype == BF16 ? param_local(p) : 0;
+    }
+    if (!rounded)
+        log_warn(&t->log, "optim.grad_dtype=bfloat16 changes nothing: no linear weight of attention, MLP or "
+                 "experts trains, and gradients of adapters are float32");
+    else
+        log_info(&t->log, "gradients    of attention, MLP and experts in bfloat16: %.1f %% of what trains",
+                 100 * (double)rounded / (double)all);
+}
+
 static void log_precision(const Trainer *t)
 {
     char text[128];
@@ -257,6 +276,7 @@ void trainer_log_setup(const Trainer *t)
     log_ranks(t);
     log_memory(t);
     log_precision(t);
+    log_gradients(t);
     log_base(t);
     log_graphs(t);
     log_dispatch(t);
