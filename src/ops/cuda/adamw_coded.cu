@@ -283,6 +283,13 @@ static __global__ void __launch_bounds__(THREADS, 2) step_blocks(Weights s, Code
     }
 }
 
+template <class G, bool SPLIT>
+static void launch(Backend *be, const Weights &s, const Codes &c, Given f, bool by4)
+{
+    int64_t grid = cuda_blocks(be, moment_blocks(s.n), WARPS, 2);
+    LAUNCH(be, "adamw_coded", (step_blocks<G, SPLIT>), grid, THREADS, sizeof(Maps), s, c, f, by4);
+}
+
 }
 
 extern "C" void cuda_adamw_coded(Backend *be, Tensor w, Tensor master, Tensor m, Tensor m_scale, Tensor v,
@@ -292,9 +299,7 @@ extern "C" void cuda_adamw_coded(Backend *be, Tensor w, Tensor master, Tensor m,
     Codes   c = { (uint8_t *)m.data, (uint8_t *)v.data, (float *)m_scale.data, (float *)v_scale.data };
     Given   f = given(h);
     bool    by4 = weights_start_on(w, master, g, 4) && starts_on(m, 4) && starts_on(v, 4);
-    int64_t grid = cuda_blocks(be, moment_blocks(s.n), WARPS, 2);
-    bool    split = is_split(master);
     BY_DTYPE(g.dtype, G,
-        auto kernel = split ? step_blocks<G, true> : step_blocks<G, false>;
-        LAUNCH(be, "adamw_coded", kernel, grid, THREADS, sizeof(Maps), s, c, f, by4));
+        if (is_split(master)) launch<G, true>(be, s, c, f, by4);
+        else                  launch<G, false>(be, s, c, f, by4));
 }
