@@ -305,6 +305,7 @@ soak: setup
 	@tests/bare.sh
 	@$(MAKE) --no-print-directory -j$$(nproc) SAN=1 $(FUZZ:$(BUILD)/%=$(BUILD)/asan/%)
 	@for f in $(FUZZ:$(BUILD)/%=$(BUILD)/asan/%); do echo "$$f for $(SOAK) s"; $$f -seconds $(SOAK) || exit 1; done
+	@if command -v ffmpeg >/dev/null; then tools/make_video_seeds.py $(BUILD)/video_seeds && echo "fuzz_video on small files for $(SOAK) s" && $(BUILD)/asan/tests/fuzz_video -seconds $(SOAK) $(BUILD)/video_seeds; fi
 
 demo: all
 	@TREB=$(BUILD)/treb DEMO_DIR=$(BUILD)/demo tools/demo.sh

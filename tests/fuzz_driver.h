@@ -130,10 +130,12 @@ static void fuzz_splice(Fuzz *f)
     fuzz_replace(f, at, over < f->len - at ? over : f->len - at, o->bytes + from, n);
 }
 
+/* A number of 1 to 8 bytes in either byte order. */
 static void fuzz_binary(Fuzz *f)
 {
     uint64_t v = fuzz_number(f);
     size_t   n = (size_t)1 << fuzz_below(f, 4);
+    if (fuzz_below(f, 2)) v = __builtin_bswap64(v << (64 - 8 * n));
     if (f->len >= n) fuzz_replace(f, fuzz_below(f, 4) ? fuzz_below(f, f->len - n + 1) : 0, n, &v, n);
 }
 

@@ -16,6 +16,7 @@ static void read_frames(const VideoSource *from)
         if (video_file_frame(f, 3 * i, &im)) break;
         REQUIRE(im.h > 0 && im.w > 0 && im.h * im.w <= VIDEO_MAX_PIXELS, "%lld x %lld", (long long)im.w,
                 (long long)im.h);
+        REQUIRE(video_file_at(f) <= 3 * i, "frame %lld is gone", (long long)(3 * i));
     }
     image_close(&im);
     video_file_close(f);

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -237,6 +238,147 @@ static void refuses(void)
     }
 }
 
+/* ---- MP4 files whose boxes claim more samples than the file has bytes ---- */
+
+enum { ENTRIES = 5200000, MANY_TRACKS = 64, MANY_EDITS = 1024 };
+
+typedef struct Mp4 { uint8_t bytes[1 << 17]; size_t len; } Mp4;
+
+static void put_word(Mp4 *m, uint32_t v)
+{
+    REQUIRE(m->len + 4 <= sizeof m->bytes, "%zu bytes are too few", sizeof m->bytes);
+    for (int shift = 24; shift >= 0; shift -= 8) m->bytes[m->len++] = (uint8_t)(v >> shift);
+}
+
+static uint32_t name_word(const char *name)
+{
+    return (uint32_t)name[0] << 24 | (uint32_t)name[1] << 16 | (uint32_t)name[2] << 8 | (uint32_t)name[3];
+}
+
+static size_t box_begin(Mp4 *m, const char *kind)
+{
+    size_t at = m->len;
+    put_word(m, 0);
+    put_word(m, name_word(kind));
+    return at;
+}
+
+static void box_end(Mp4 *m, size_t at)
+{
+    size_t len = m->len;
+    m->len = at;
+    put_word(m, (uint32_t)(len - at));
+    m->len = len;
+}
+
+static void put_box(Mp4 *m, const char *kind, const uint32_t *words, int n)
+{
+    size_t at = box_begin(m, kind);
+    for (int i = 0; i < n; i++) put_word(m, words[i]);
+    box_end(m, at);
+}
+
+/* A box of n words; those that are not listed are 0. */
+#define BOX(m, kind, n, ...) put_box(m, kind, (const uint32_t[n]){ __VA_ARGS__ }, n)
+
+static void put_edits(Mp4 *m, uint32_t n)
+{
+    size_t edts = box_begin(m, "edts"), elst = box_begin(m, "elst");
+    put_word(m, 0), put_word(m, n);
+    for (uint32_t i = 0; i < n; i++) put_word(m, 100), put_word(m, 0), put_word(m, 1 << 16);
+    box_end(m, elst), box_end(m, edts);
+}
+
+/* A track of 16 x 16 pixels without samples of its own; an id of 0 is left out. */
+static void put_track(Mp4 *m, uint32_t id, uint32_t edits)
+{
+    size_t trak = box_begin(m, "trak"), mdia, minf, stbl, stsd;
+    if (id) BOX(m, "tkhd", 21, 3, 0, 0, id);
+    if (edits) put_edits(m, edits);
+    mdia = box_begin(m, "mdia");
+    BOX(m, "mdhd", 6, 0, 0, 0, 1000);
+    BOX(m, "hdlr", 7, 0, 0, name_word("vide"));
+    minf = box_begin(m, "minf"), stbl = box_begin(m, "stbl"), stsd = box_begin(m, "stsd");
+    put_word(m, 0), put_word(m, 1);
+    BOX(m, "jpeg", 20, 0, 1, 0, 0, 0, 0, 16 << 16 | 16, 72 << 16, 72 << 16, 0, 1 << 16, [18] = 24);
+    box_end(m, stsd);
+    BOX(m, "stts", 2, 0);
+    BOX(m, "stsc", 2, 0);
+    BOX(m, "stsz", 3, 0);
+    BOX(m, "stco", 2, 0);
+    box_end(m, stbl), box_end(m, minf), box_end(m, mdia), box_end(m, trak);
+}
+
+/* A fragment with `samples` samples of 10 bytes for each of so many tracks. */
+static void put_fragment(Mp4 *m, uint32_t tracks, uint32_t samples)
+{
+    size_t moof = box_begin(m, "moof");
+    BOX(m, "mfhd", 2, 0, 1);
+    for (uint32_t id = 1; id <= tracks; id++) {
+        size_t traf = box_begin(m, "traf");
+        BOX(m, "tfhd", 2, 0x020000, id);
+        BOX(m, "trun", 2, 0, samples);
+        box_end(m, traf);
+    }
+    box_end(m, moof);
+}
+
+static Status info_of(const Mp4 *m)
+{
+    VideoInfo info;
+    return video_file_info(&info, &(VideoSource){ .bytes = m->bytes, .len = m->len, .what = "claims" });
+}
+
+static void put_start(Mp4 *m)
+{
+    m->len = 0;
+    BOX(m, "ftyp", 3, name_word("iso5"), 512, name_word("iso5"));
+}
+
+static Status open_claims(uint32_t first, uint32_t tracks, uint32_t samples, uint32_t edits)
+{
+    static Mp4 m;
+    size_t     moov, mvex;
+    put_start(&m);
+    moov = box_begin(&m, "moov");
+    BOX(&m, "mvhd", 25, 0, 0, 0, 1000);
+    for (uint32_t id = first; id <= tracks; id++) put_track(&m, id, edits);
+    mvex = box_begin(&m, "mvex");
+    for (uint32_t id = 1; id <= tracks; id++) BOX(&m, "trex", 6, 0, id, 1, 100, 10, 0);
+    box_end(&m, mvex), box_end(&m, moov);
+    put_fragment(&m, tracks, samples);
+    BOX(&m, "mdat", 100, 0);
+    return info_of(&m);
+}
+
+static Status open_compressed(void)
+{
+    static Mp4 m;
+    size_t     moov, cmov;
+    put_start(&m);
+    moov = box_begin(&m, "moov"), cmov = box_begin(&m, "cmov");
+    BOX(&m, "dcom", 1, name_word("zlib"));
+    BOX(&m, "cmvd", 16, 1000);
+    box_end(&m, cmov), box_end(&m, moov);
+    return info_of(&m);
+}
+
+/* Each sample that is claimed takes memory for its place in the index, and time for each edit. */
+static void claims_are_bounded(void)
+{
+    struct rusage used;
+    EXPECT_OK(open_claims(1, MANY_TRACKS, 5, 0));
+    EXPECT_OK(open_claims(1, 1, 5, MANY_EDITS));
+    EXPECT_FAIL(open_claims(1, MANY_TRACKS + 1, 5, 0), E_DATA, "not a video that is read here");
+    EXPECT_FAIL(open_claims(1, 1, 5, MANY_EDITS + 1), E_DATA, "too many edits");
+    EXPECT_FAIL(open_claims(0, 3, 5, 0), E_DATA, "has no id");
+    EXPECT_FAIL(open_compressed(), E_DATA, "compressed");
+    EXPECT_FAIL(open_claims(1, 1, 1 << 25, 0), E_DATA, "not a video that is read here");
+    EXPECT_FAIL(open_claims(1, MANY_TRACKS, ENTRIES, 0), E_DATA, "too many entries");
+    getrusage(RUSAGE_SELF, &used);
+    EXPECT(used.ru_maxrss < 2 << 20, "%ld KiB of memory", used.ru_maxrss);
+}
+
 /* Without the libraries a video file is refused with the way out. */
 static void says_what_is_missing(void)
 {
@@ -260,6 +402,7 @@ int main(void)
     RUN(frames_in_any_order);
     RUN(damaged_files);
     RUN(refuses);
+    RUN(claims_are_bounded);
     json_decref(cases);
     snprintf(path, sizeof path, "%s/line.jsonl", lab_tmp());
     remove(path), rmdir(lab_tmp());

@@ -10,8 +10,9 @@
 #define TEXT_OF(x) #x
 #define SONAME(library, major) "lib" #library ".so." TEXT_OF(major)
 
-/* No single buffer of the libraries is larger. */
-enum { MAX_BUFFER = 1 << 30 };
+/* No single buffer of the libraries is larger: a plane of the largest frame fits at 16 bits a pixel. This
+ * also bounds the index of a stream, whose length a few bytes of an MP4 file can claim. */
+enum { MAX_BUFFER = (1 << 27) + (1 << 20) };
 
 static const char avutil[]   = SONAME(avutil, LIBAVUTIL_VERSION_MAJOR);
 static const char avcodec[]  = SONAME(avcodec, LIBAVCODEC_VERSION_MAJOR);

@@ -25,7 +25,8 @@
     FN(avformat, avio_alloc_context) FN(avformat, avio_context_free) FN(avformat, avformat_alloc_context)    \
     FN(avformat, avformat_free_context) FN(avformat, avformat_open_input)                                    \
     FN(avformat, avformat_close_input) FN(avformat, avformat_find_stream_info)                               \
-    FN(avformat, av_find_best_stream) FN(avformat, av_read_frame) FN(avformat, av_seek_frame)                \
+    FN(avformat, av_probe_input_buffer2) FN(avformat, av_find_best_stream) FN(avformat, av_read_frame)       \
+    FN(avformat, av_seek_frame)                                                                              \
     FN(avformat, avformat_index_get_entries_count) FN(avformat, avformat_index_get_entry)                    \
     FN(swscale, sws_getCachedContext) FN(swscale, sws_freeContext) FN(swscale, sws_scale)                    \
     FN(swscale, sws_getCoefficients) FN(swscale, sws_setColorspaceDetails)                                   \

@@ -3,8 +3,9 @@
  * a machine without the libraries, refuses video files by name.
  *
  * Nothing in a file is trusted. A file opens no other file and no connection. Pixels of a frame, frames of a
- * file, bytes that are read and packets that are parsed are bounded, so time and memory are. One open file
- * holds the decoder's frames (for H.264 at most 17) and one converted frame. */
+ * file, bytes that are read, packets that are parsed, streams, entries of their indices and edits are
+ * bounded, so time and memory are. One open file holds the decoder's frames (for H.264 at most 17) and one
+ * converted frame. */
 #ifndef DATA_VIDEO_FILE_H
 #define DATA_VIDEO_FILE_H
 

@@ -18,6 +18,11 @@
 enum {
     BUFFER      = 1 << 16, /* of reading */
     MAX_PACKETS = 1 << 23, /* of all streams of a file */
+    MAX_STREAMS = 64,      /* of a file; each has an index of up to MAX_BUFFER bytes (libav.c) */
+    MAX_INDEX   = 1 << 23, /* entries of the indices of all streams */
+    MAX_EDITS   = 1 << 10, /* of a track of an MP4 file */
+    BOX_NAMED   = 8,       /* bytes of a box of an MP4 file up to the end of its name */
+    BOX_HEAD    = 16,      /* and up to the end of the number of its entries */
     REREADS     = 4,       /* a file may be read so many times by seeking in it */
     HEAD_FRAMES = 64,      /* one of which is shown first */
     LATE_FRAMES = 8        /* frames that a file may lack at its end; the last one is repeated */
@@ -48,21 +53,90 @@ struct VideoFile {
     size_t              rows_cap;
     int64_t             packets, next;   /* parsed; index of the frame that is decoded next */
     int                 turn;            /* EXIF's orientation that the file's rotation amounts to */
+    const char         *refused;         /* why the box that goes on at refused_at is not read */
+    int64_t             refused_at;
+    int64_t             samples_at;      /* where the last box goes on that adds samples; 0: none */
+    const char         *excess;          /* why reading has ended early, or NULL */
+    bool                opened;          /* the head of the file has been read */
     bool                flushed, held;   /* the decoder knows of the end; frame holds the last one */
 };
 
 /* ---- reading ---- */
 
+static bool indices_fit(const VideoFile *f)
+{
+    int64_t entries = 0;
+    for (unsigned i = 0; i < f->format->nb_streams; i++)
+        entries += f->av->avformat_index_get_entries_count(f->format->streams[i]);
+    return entries <= MAX_INDEX;
+}
+
+static bool tracks_have_ids(const VideoFile *f)
+{
+    for (unsigned i = 0; i < f->format->nb_streams; i++)
+        if (f->format->streams[i]->id < 0) return false;
+    return true;
+}
+
+static uint32_t word_at(const uint8_t *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+static bool is_mp4(const VideoFile *f)
+{
+    return f->format->iformat && strstr(f->format->iformat->name, "mp4");
+}
+
+/* `at` is the head of a box: its size, name, version, flags, and number of entries. */
+static bool is_box(const uint8_t *at, const char *name) { return !memcmp(at + 4, name, 4); }
+
+/* Why a file with this box is not read, or NULL. A size of 1 says that one of 64 bits follows. */
+static const char *refuse_box(const uint8_t *at)
+{
+    if (is_box(at, "cmov")) return "its head is compressed";
+    if (!is_box(at, "elst") || (word_at(at) != 1 && word_at(at + 12) <= MAX_EDITS)) return NULL;
+    return "a track has too many edits";
+}
+
+/* A few bytes of an MP4 file can claim millions of samples, which take memory in an index, and time for each
+ * edit of the track. So a read ends behind the name of a box that adds samples: indices_fit counts them
+ * before the next such box. And it ends behind the name of a box that is refused: the file is, if reading
+ * goes on there, which it does not where the bytes are those of a frame. */
+static int length_to_box(VideoFile *f, const uint8_t *bytes, int n, bool last)
+{
+    if (!is_mp4(f)) return n;
+    for (int i = 0; i + BOX_HEAD <= n; i++) {
+        const uint8_t *at = bytes + i;
+        const int64_t  goes_on = f->at + i + BOX_NAMED;
+        const char    *why = f->opened ? NULL : refuse_box(at);
+        if (why) f->refused = why, f->refused_at = goes_on;
+        if (is_box(at, "trun")) f->samples_at = goes_on;
+        if (why || is_box(at, "trak") || is_box(at, "trun")) return i + BOX_NAMED;
+    }
+    return last || n < BOX_HEAD ? n : n - BOX_HEAD + 1;
+}
+
+/* Samples of a fragment take the libraries half a second for each box of them where a track has no id. */
+static bool is_excessive(VideoFile *f)
+{
+    if (!indices_fit(f)) f->excess = "the indices of its streams have too many entries";
+    if (!f->opened && f->refused && f->refused_at == f->at) f->excess = f->refused;
+    if (f->samples_at && f->samples_at == f->at && !tracks_have_ids(f)) f->excess = "a track has no id";
+    return f->excess;
+}
+
 static int read_bytes(void *self, uint8_t *out, int n)
 {
     VideoFile *f = self;
     int64_t    left = f->size - f->at, most = REREADS * f->size + REREADS * BUFFER;
-    if (left <= 0 || f->read > most) return AVERROR_EOF;
+    if (left <= 0 || f->read > most || is_excessive(f)) return AVERROR_EOF;
     if (n > left) n = (int)left;
     ssize_t got = n;
     if (f->fd < 0) memcpy(out, f->bytes + f->at, (size_t)n);
     else while ((got = pread(f->fd, out, (size_t)n, f->at)) < 0 && errno == EINTR) {}
     if (got <= 0) return got ? AVERROR(EIO) : AVERROR_EOF;
+    got = length_to_box(f, out, (int)got, got == left);
     f->at += got, f->read += got;
     return (int)got;
 }
@@ -100,21 +174,49 @@ static Status unreadable(const VideoFile *f, const char *why)
     return fail(E_DATA, "%s: not a video that is read here: %s", f->what, why);
 }
 
+static Status open_io(VideoFile *f)
+{
+    uint8_t *buffer = f->av->av_malloc(BUFFER);
+    f->at = f->read = 0;
+    f->io = buffer ? f->av->avio_alloc_context(buffer, BUFFER, 0, f, read_bytes, NULL, seek_bytes) : NULL;
+    if (f->io) return OK;
+    f->av->av_freep(&buffer);
+    return fail(E_FIT, "%s: no memory to open it", f->what);
+}
+
+static void close_io(VideoFile *f)
+{
+    if (f->io) f->av->av_freep(&f->io->buffer);
+    f->av->avio_context_free(&f->io);
+}
+
+/* What is read to find the format is read again by the reader of the format, so that it meets the end of each
+ * read. */
+static Status find_format(VideoFile *f, const AVInputFormat **out)
+{
+    TRY(open_io(f));
+    int rc = f->av->av_probe_input_buffer2(f->io, out, NULL, NULL, 0, 0);
+    close_io(f);
+    return rc < 0 ? unreadable(f, "no known container") : open_io(f);
+}
+
 static Status open_format(VideoFile *f)
 {
-    const Libav  *av = f->av;
-    AVDictionary *options = NULL;
-    uint8_t      *buffer = av->av_malloc(BUFFER);
+    const Libav         *av = f->av;
+    AVDictionary        *options = NULL;
+    const AVInputFormat *kind = NULL;
     f->format = av->avformat_alloc_context();
-    f->io     = buffer ? av->avio_alloc_context(buffer, BUFFER, 0, f, read_bytes, NULL, seek_bytes) : NULL;
-    if (!f->format || !f->io) return fail(E_FIT, "%s: no memory to open it", f->what);
-    f->format->pb = f->io, f->format->io_open = refuse_open;
+    if (!f->format) return fail(E_FIT, "%s: no memory to open it", f->what);
+    TRY(find_format(f, &kind));
+    f->format->pb = f->io, f->format->io_open = refuse_open, f->format->max_streams = MAX_STREAMS;
     av->av_dict_set(&options, "format_whitelist", formats, 0);
     av->av_dict_set(&options, "codec_whitelist", codecs, 0);
-    int rc = av->avformat_open_input(&f->format, NULL, NULL, &options);      /* frees format on failure */
+    int rc = av->avformat_open_input(&f->format, NULL, kind, &options);      /* frees format on failure */
     av->av_dict_free(&options);
-    if (rc < 0) return unreadable(f, "no known container, or a damaged one");
+    if (rc < 0) return unreadable(f, f->excess ? f->excess : "no known container, or a damaged one");
+    f->opened = true;
     if (av->avformat_find_stream_info(f->format, NULL) < 0) return unreadable(f, "its streams are damaged");
+    if (is_excessive(f)) return unreadable(f, f->excess);
     int best = av->av_find_best_stream(f->format, AVMEDIA_TYPE_VIDEO, -1, -1, NULL, 0);
     if (best < 0) return unreadable(f, "it has no stream of pictures");
     f->stream = f->format->streams[best];
@@ -177,8 +279,7 @@ void video_file_close(VideoFile *f)
     av->av_packet_free(&f->packet);
     av->avcodec_free_context(&f->codec);
     if (f->format) av->avformat_close_input(&f->format);
-    if (f->io) av->av_freep(&f->io->buffer);
-    av->avio_context_free(&f->io);
+    close_io(f);
     if (f->fd >= 0) close(f->fd);
     free(f->rows);
     free(f);
@@ -231,9 +332,8 @@ static void span_parse(VideoFile *f, Span *s, int64_t most)
  * whole. */
 static int64_t count_indexed(const VideoFile *f)
 {
-    const AVInputFormat *kind = f->format->iformat;
-    int64_t              n = f->av->avformat_index_get_entries_count(f->stream), shown = 0;
-    if (!strstr(kind->name, "mp4") || f->stream->nb_frames <= 0 || n < f->stream->nb_frames) return 0;
+    int64_t n = f->av->avformat_index_get_entries_count(f->stream), shown = 0;
+    if (!is_mp4(f) || f->stream->nb_frames <= 0 || n < f->stream->nb_frames) return 0;
     for (int64_t i = 0; i < n; i++)
         shown += !(f->av->avformat_index_get_entry(f->stream, (int)i)->flags & AVINDEX_DISCARD_FRAME);
     return shown;
