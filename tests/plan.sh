@@ -171,7 +171,8 @@ check "256 ranks use 64 GPUs of each rack of 72" \
 check "offloaded optimizer state takes no GPU memory" \
     says '^  stage 0 .* fits' --ranks 256 --hardware h100 memory.optimizer_offload=1 memory.recompute=[]
 check "a plan refuses what a run refuses" \
-    says 'gradients of float32 weights are float32' model.dtype=float32 optim.master=float32 optim.grad_dtype=bfloat16
+    says 'gradients of float32 weights are float32' model.dtype=float32 optim.master=float32 \
+        optim.grad_dtype=bfloat16
 check "unknown hardware lists what there is"             says 'h100-sxm' --hardware abacus
 thousands() { says '^  stage 15 ' --ranks 4096 parallel.pp=16 parallel.vpp=3 train.global_tokens=67108864; }
 check "thousands of ranks"                               thousands
