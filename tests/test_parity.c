@@ -47,11 +47,12 @@ static bool is_delta_net(const char *dir)
 }
 
 /* On the CPU cases of gated delta nets are held to less than the command allows. The recorded numbers are off
- * from f64 themselves, router logits by up to 5e-6 and logits by 6e-6, and so are ours. */
+ * from f64 themselves, router logits by up to 5e-6 and logits by 6e-6, and so are ours; gradients by 6e-5 in a
+ * build for sanitizers, which sums in another order. */
 static int check_plain(const char *dir)
 {
     return check(dir, is_delta_net(dir) ? "--tolerance" : NULL,
-                 "router logits=2e-5,decoder layers=2e-5,logits=3e-5,gradients=5e-5");
+                 "router logits=2e-5,decoder layers=2e-5,logits=3e-5,gradients=1e-4");
 }
 
 static int check_all(const char *root, int (*each)(const char *dir))
