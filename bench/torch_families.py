@@ -11,12 +11,8 @@ steps   ROWS rows of 4,096 tokens through LAYERS layers, sdpa attention (gpt-oss
 delta   ROWS documents of 4,096 tokens (8, as in `treb bench ops`), 16 key heads, 32 value heads, 128 wide: fla's chunk_gated_delta_rule
 """
 
-import argparse
-import gc
-import json
-
 import torch
-from torch_gpu import median_ms
+from torch_gpu import median_ms, run_cases
 
 ROW = 4096
 
@@ -101,23 +97,9 @@ def delta_rule(rows, repeats, keys=16, values=32, width=128):
     return dict(fwd_ms=fwd, fwd_bwd_ms=both, tokens=rows * ROW, fla=fla.__version__, triton=triton.__version__)
 
 
-def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("case", nargs="*", default=["moonlight:8:4", "qwen3next:4:4", "delta:8"])
-    p.add_argument("--compile", action="store_true")
-    p.add_argument("--repeats", type=int, default=5)
-    a = p.parse_args()
-    for case in a.case:
-        name, *n = case.split(":")
-        try:
-            r = delta_rule(*map(int, n), a.repeats) if name == "delta" else steps(name, *map(int, n), a.compile, a.repeats)
-        except torch.cuda.OutOfMemoryError:
-            r = dict(error="out of memory")
-        print(json.dumps({"case": case, "compiled": a.compile, **r}), flush=True)
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+def run(kind, n, compiled, repeats):
+    return delta_rule(*n, repeats) if kind == "delta" else steps(kind, *n, compiled, repeats)
 
 
 if __name__ == "__main__":
-    main()
+    run_cases(["moonlight:8:4", "qwen3next:4:4", "delta:8"], run)

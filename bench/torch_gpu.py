@@ -164,19 +164,17 @@ def steps(batch, lengths, grids, compiled, repeats):
     )
 
 
-def main():
+def run_cases(default, run):
+    """Runs each case of the command line by run(kind, [numbers], compiled, repeats) and prints what it returns."""
     p = argparse.ArgumentParser()
-    p.add_argument("case", nargs="*", default=["experts", "text:4", "photos:22"])
+    p.add_argument("case", nargs="*", default=default)
     p.add_argument("--compile", action="store_true")
     p.add_argument("--repeats", type=int, default=5)
     a = p.parse_args()
     for case in a.case:
-        kind, _, n = case.partition(":")
+        kind, *n = case.split(":")
         try:
-            if kind == "experts":
-                r = experts(int(n or 32768), a.repeats)
-            else:
-                r = steps(*(text_batch if kind == "text" else photo_batch)(int(n)), a.compile, a.repeats)
+            r = run(kind, list(map(int, n)), a.compile, a.repeats)
         except torch.cuda.OutOfMemoryError:
             r = dict(error="out of memory")
         print(json.dumps({"case": case, "compiled": a.compile, **r}), flush=True)
@@ -185,5 +183,11 @@ def main():
         torch.cuda.reset_peak_memory_stats()
 
 
+def run(kind, n, compiled, repeats):
+    if kind == "experts":
+        return experts(n[0] if n else 32768, repeats)
+    return steps(*(text_batch if kind == "text" else photo_batch)(n[0]), compiled, repeats)
+
+
 if __name__ == "__main__":
-    main()
+    run_cases(["experts", "text:4", "photos:22"], run)
