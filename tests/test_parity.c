@@ -47,8 +47,8 @@ static bool is_delta_net(const char *dir)
 }
 
 /* On the CPU cases of gated delta nets are held to less than the command allows. The recorded numbers are off
- * from f64 themselves, router logits by up to 5e-6 and logits by 6e-6, and so are ours; gradients by 6e-5 in a
- * build for sanitizers, which sums in another order. */
+ * from f64 themselves, router logits by up to 5e-6 and logits by 6e-6, and so are ours; gradients by 6e-5 in
+ * a build for sanitizers, which sums in another order. */
 static int check_plain(const char *dir)
 {
     return check(dir, is_delta_net(dir) ? "--tolerance" : NULL,
