@@ -15,7 +15,7 @@
  *                 gate_up_proj; if their A differ, A are stacked and B is block-diagonal, with twice the rank
  *
  * Reading checks everything: configuration and tensors must agree, every tensor must belong to a module, and
- * keys that change the meaning of an adapter in a way that is not implemented are refused by name. Writing
+ * keys that make another kind of adapter than LoRA and rsLoRA are refused by name. Writing
  * uses the form per expert if the hub files of the family have a tensor per expert and PEFT can load that
  * (peft_describe.c), else the fused form. A file with adapters of experts has lora_dropout 0, which PEFT
  * requires. */
