@@ -17,10 +17,13 @@
 
 #include "ops/cuda/hopper.cuh"
 
+#include <limits.h>
+
 /* Shared memory of a queue: barriers of numbers that are written and of numbers that all readers have read,
  * and the numbers, for TILE_SLOTS numbers each; aligned to 8 bytes. */
 enum { TILE_SLOTS = 2, TILE_READ = TILE_SLOTS * 8, TILE_NUMBER = 2 * TILE_SLOTS * 8,
-       TILE_QUEUE_BYTES = TILE_NUMBER + TILE_SLOTS * 4, DRAW_AHEAD = 2 };
+       TILE_QUEUE_BYTES = TILE_NUMBER + TILE_SLOTS * 4, DRAW_AHEAD = 2,
+       NOT_A_NUMBER = INT_MIN };                /* which no tile has, and which does not end the queue */
 
 /* By one thread, before bar_init_done; readers: warps that read numbers, of both blocks of a cluster. */
 __device__ inline void tile_queue_init(uint32_t queue, int readers)
@@ -44,7 +47,9 @@ template <bool CLUSTER = false> __device__ inline void tile_write(uint32_t queue
 }
 
 /* A warp that reads the block's tile numbers. CLUSTER: readers of both blocks arrive at the barriers of the
- * first. */
+ * first. An arrival at another block's barrier is not ordered behind a load from the own block's shared memory
+ * whose result is still on its way, so it is made to depend on the number: it could let the next number
+ * overwrite this one before it has been read, and the warp would go on with another tile than its block. */
 template <bool CLUSTER> struct TileReaderOf {
     uint32_t queue;
     int      turn;
@@ -57,7 +62,7 @@ template <bool CLUSTER> struct TileReaderOf {
         bar_wait(queue + slot * 8, turn++ / TILE_SLOTS % 2);
         int number = uniform(smem_word(queue + TILE_NUMBER + slot * 4));
         __syncwarp();
-        if (threadIdx.x % 32 == 0) read_done(queue + TILE_READ + slot * 8);
+        if (threadIdx.x % 32 == 0 && number != NOT_A_NUMBER) read_done(queue + TILE_READ + slot * 8);
         return number;
     }
     __device__ void read_done(uint32_t bar)
