@@ -115,6 +115,7 @@ static void gradient(Shape x, Share s, int64_t M, bool acc, DType in, DType out,
     Tensor  c = out3(out, shared ? 1 : x.E, M, x.N, l);
     if (acc) gpu_normal(c, 0, 1);
     at_least(c, 1);
+    if (acc && out == BF16) added_rounded(c);
     Dropout    drop = any_drop(8);
     float   scale = maybe() ? 1.0f : -0.5f;
     CALL(grouped_scaled, c, a, b, off, scale, drop, GEMM_TN | (acc ? GEMM_ACC : 0));

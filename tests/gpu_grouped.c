@@ -16,8 +16,7 @@ static void product(Shape x, Share s, int flags, DType in, DType out, Layout l)
     else                 c = out2(out, R, x.N, l);
     if (flags & GEMM_ACC) gpu_normal(c, 0, 1);
     at_least(c, 1);
-    /* Such a product is rounded before it is added: by 1/512 of what may be 6 rms and cancel out. */
-    if (flags == (GEMM_TN | GEMM_ACC) && out == BF16) within(c, (Tolerance){ 8e-3, 1.0 / 60, 6.0 / 512, 1 });
+    if (flags == (GEMM_TN | GEMM_ACC) && out == BF16) added_rounded(c);
     CALL(grouped_gemm, c, a, b, off, (LoraTerm){ 0 }, flags);
 }
 

@@ -1,8 +1,6 @@
 /* Codes of frozen weights on the GPU: the CPU's bits, and products over a few experts of a stack. */
-#include "gpulab.h"
-#include "ops/weight_code.h"
+#include "codelab.h"
 
-static Tensor flat_in(DType d, int64_t n) { return gpu_normal(gpu_new(d, 1, &n, DENSE, 0xff), 0, 1.0f); }
 static Tensor flat_out(DType d, int64_t n) { return output(gpu_new(d, 1, &n, DENSE, 0xff)); }
 
 static void stats(CodeFormat f, DType d, int64_t N, int64_t K)
@@ -36,29 +34,6 @@ static void codes(CodeFormat f, DType d, int64_t N, int64_t K)
     for (int64_t i = 0; i < t_count(amax); i++) ((float *)amax.data)[i] = 9 + fabsf(((float *)amax.data)[i]);
     exact(q);
     CALL(code_weight, f, q, w, amax, at, K, K);
-}
-
-static Tensor any_bytes(DType d, int rank, const int64_t *n)
-{
-    Tensor t = gpu_new(d, rank, n, DENSE, 0);
-    for (int64_t i = 0; i < t_bytes(t); i++) ((uint8_t *)t.data)[i] = (uint8_t)num_below(256);
-    return t;
-}
-
-static WeightCodes random_codes(CodeFormat f, int64_t E, int64_t N, int64_t K)
-{
-    int64_t     n[3] = { E, N, code_bytes(f, K) }, rows = E * N, blocks = rows * K / 64;
-    DType       d = f == CODE_NF4 ? U8 : f == CODE_INT8 ? I8 : E4M3;
-    WeightCodes z = { .format = f, .q = any_bytes(d, 3, n) };
-    if (f == CODE_FP8) z.scale = in3(F32, E, quant_groups(N), quant_groups(K), DENSE);
-    if (f == CODE_INT8) z.scale = flat_in(F32, rows);
-    if (f != CODE_NF4) return z;
-    z.scale = any_bytes(U8, 1, &blocks), z.group = in2(F32, E * nf4_groups(N * K), 2, DENSE);
-    z.first = gpu_new(I32, 1, &rows, DENSE, 0);
-    for (int64_t r = 0; r < rows; r++)
-        ((int32_t *)z.first.data)[r] =
-            (int32_t)((r / N * nf4_groups(N * K) * NF4_GROUP_ELEMS + r % N * K) / 2);
-    return z;
 }
 
 static void decoded(CodeFormat f, DType d, int64_t E, int64_t N, int64_t K, TileAt at, const int64_t n[3])

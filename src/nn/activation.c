@@ -26,6 +26,18 @@ static void swiglu_grouped_bwd(Backend *be, Tensor dgu, Tensor dscale, Tensor do
     op_grouped_dswiglu(be, dgu, dscale, dout, w, offsets, gu, scale, lora);
 }
 
+static void swiglu_grouped_fwd_coded(Backend *be, Tensor gu, Tensor h, Tensor rows, WeightCodes w,
+                                     Tensor panel, Tensor offsets, Tensor scale, LoraTerm lora)
+{
+    op_grouped_swiglu_coded(be, gu, h, rows, w, panel, offsets, scale, lora);
+}
+
+static void swiglu_grouped_bwd_coded(Backend *be, Tensor dgu, Tensor dscale, Tensor dout, WeightCodes w,
+                                     Tensor panel, Tensor offsets, Tensor gu, Tensor scale, LoraTerm lora)
+{
+    op_grouped_dswiglu_coded(be, dgu, dscale, dout, w, panel, offsets, gu, scale, lora);
+}
+
 static void swiglu_grouped_fwd_fp8(Backend *be, Tensor gu, CodedRows h, CodedRows rows, Tensor w,
                                    Tensor w_scale, Tensor offsets, Tensor scale)
 {
@@ -50,8 +62,10 @@ static void clamped_bwd(Backend *be, Tensor dgu, Tensor dscale, Tensor dh, Tenso
 
 const Activation activations[] = {
     [ACTIVATION_SWIGLU] = { "silu", 2, swiglu_fwd, swiglu_bwd, swiglu_grouped_fwd, swiglu_grouped_bwd,
-                            swiglu_grouped_fwd_fp8, swiglu_bwd_fp8 },
-    [ACTIVATION_CLAMPED_GLU] = { "clamped_glu", 2, clamped_fwd, clamped_bwd, NULL, NULL, NULL, NULL },
+                            swiglu_grouped_fwd_coded, swiglu_grouped_bwd_coded, swiglu_grouped_fwd_fp8,
+                            swiglu_bwd_fp8 },
+    [ACTIVATION_CLAMPED_GLU] = { "clamped_glu", 2, clamped_fwd, clamped_bwd, NULL, NULL, NULL, NULL, NULL,
+                                 NULL },
 };
 
 Status activation_find(ActivationId *id, const char *name)

@@ -22,6 +22,11 @@ typedef struct Activation {
                         LoraTerm lora);
     void (*grouped_bwd)(Backend *be, Tensor dgu, Tensor dscale, Tensor dout, Tensor w, Tensor offsets,
                         Tensor gu, Tensor scale, LoraTerm lora);
+    /* The same with a weight in codes, see ops/grouped_coded.c. */
+    void (*grouped_fwd_coded)(Backend *be, Tensor gu, Tensor h, Tensor rows, WeightCodes w, Tensor panel,
+                              Tensor offsets, Tensor scale, LoraTerm lora);
+    void (*grouped_bwd_coded)(Backend *be, Tensor dgu, Tensor dscale, Tensor dout, WeightCodes w,
+                              Tensor panel, Tensor offsets, Tensor gu, Tensor scale, LoraTerm lora);
     /* For experts in 8 bits; both quantise what they write (h, dgu). NULL: made of the others.
      *   grouped_fwd_fp8   as grouped_fwd, of quantised rows and w       bwd_fp8   as bwd, without padding */
     void (*grouped_fwd_fp8)(Backend *be, Tensor gu, CodedRows h, CodedRows rows, Tensor w, Tensor w_scale,

@@ -222,33 +222,16 @@ void product_dw(const Pass *c, Param *w, Tensor dy, Tensor x)
 
 /* ---- experts ---- */
 
-/* The rows and the LoRA term of the experts of a panel. Costs are those of an even share of the rows. */
-typedef struct PanelRows { Tensor offsets; LoraTerm lora; } PanelRows;
-
-static PanelRows panel_rows(const Pass *c, const WeightPanel *t, ExpertRows rows, LoraTerm lora, int64_t R)
-{
-    int64_t E = t->end, before = R * t->from / E, until = R * (t->from + t->n) / E;
-    bool    stack = t_has(lora.low_rank) && lora.w.n[0] > 1;
-    c->be->ledger.expert_rows = until > before ? until - before : R ? 1 : 0;
-    if (stack) lora.w = t_rows(lora.w, t->from, t->n);
-    return (PanelRows){ t_rows(rows.offsets, t->from, t->n + 1), lora };
-}
-
-static int64_t charged(const Pass *c, Tensor x)
-{
-    return c->be->ledger.expert_rows ? c->be->ledger.expert_rows : x.n[0];
-}
-
 /* Computes y = x w of the experts in the dtype of the model; mode: GEMM_NT or GEMM_NN. */
 static void wide_experts(const Pass *c, Tensor y, Tensor x, const Param *w, ExpertRows rows, LoraTerm lora,
                          int mode)
 {
-    int64_t all = charged(c, x), was = c->be->ledger.expert_rows;
-    for EACH_PANEL(t, c, w, PANEL_MATRICES) {
-        PanelRows p = panel_rows(c, &t, rows, lora, all);
-        op_grouped_gemm(c->be, y, x, t.w, p.offsets, p.lora, mode);
-    }
-    c->be->ledger.expert_rows = was;
+    ArenaMark mark = arena_mark(c->scratch);
+    if (weight_is_coded(w))
+        op_grouped_coded(c->be, y, x, w->shard.codes, panel_of_matrices(c, w), rows.offsets, lora, mode);
+    else
+        op_grouped_gemm(c->be, y, x, w->shard.w, rows.offsets, lora, mode);
+    arena_reset(c->scratch, mark);
 }
 
 void experts_y(const Pass *c, Tensor y, CodedRows x, const Param *w, ExpertRows rows, LoraTerm lora)
@@ -284,23 +267,25 @@ static void fp8_act(const Pass *c, ExpertAct by, Tensor gu, CodedRows h, CodedRo
 static void wide_act(const Pass *c, ExpertAct by, Tensor gu, Tensor h, Tensor x, const Param *w,
                      LoraTerm lora)
 {
-    int64_t all = charged(c, x), was = c->be->ledger.expert_rows;
-    for EACH_PANEL(t, c, w, PANEL_MATRICES) {
-        PanelRows p = panel_rows(c, &t, by.rows, lora, all);
-        by.act->grouped_fwd(c->be, gu, h, x, t.w, p.offsets, by.gate, p.lora);
-    }
-    c->be->ledger.expert_rows = was;
+    ArenaMark mark = arena_mark(c->scratch);
+    if (weight_is_coded(w))
+        by.act->grouped_fwd_coded(c->be, gu, h, x, w->shard.codes, panel_of_matrices(c, w), by.rows.offsets,
+                                  by.gate, lora);
+    else
+        by.act->grouped_fwd(c->be, gu, h, x, w->shard.w, by.rows.offsets, by.gate, lora);
+    arena_reset(c->scratch, mark);
 }
 
 static void wide_dact(const Pass *c, ExpertAct by, Tensor dgu, Tensor dgate, Tensor dout, const Param *w,
                       Tensor gu, LoraTerm lora)
 {
-    int64_t all = charged(c, dout), was = c->be->ledger.expert_rows;
-    for EACH_PANEL(t, c, w, PANEL_MATRICES) {
-        PanelRows p = panel_rows(c, &t, by.rows, lora, all);
-        by.act->grouped_bwd(c->be, dgu, dgate, dout, t.w, p.offsets, gu, by.gate, p.lora);
-    }
-    c->be->ledger.expert_rows = was;
+    ArenaMark mark = arena_mark(c->scratch);
+    if (weight_is_coded(w))
+        by.act->grouped_bwd_coded(c->be, dgu, dgate, dout, w->shard.codes, panel_of_matrices(c, w),
+                                  by.rows.offsets, gu, by.gate, lora);
+    else
+        by.act->grouped_bwd(c->be, dgu, dgate, dout, w->shard.w, by.rows.offsets, gu, by.gate, lora);
+    arena_reset(c->scratch, mark);
 }
 
 void experts_act(const Pass *c, ExpertAct by, Tensor gu, CodedRows h, CodedRows x, const Param *w,

@@ -158,6 +158,21 @@ SIMT_INSTRUCTION("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;")
     }
 };
 uint16_t half_of_e4m3(uint8_t code);
+SIMT_INSTRUCTION("prmt.b32 %0, %1, %2, %3;")
+{
+    static void run(uint32_t &x, uint32_t a, uint32_t b, uint32_t s) { x = __byte_perm(a, b, s); }
+};
+SIMT_INSTRUCTION("mul.rn.bf16x2 %0, %1, %2;")
+{
+    static uint32_t half(uint32_t a, uint32_t b)
+    {
+        return __float2bfloat16_rn(__uint_as_float(a << 16) * __uint_as_float(b << 16)).bits;
+    }
+    static void run(uint32_t &x, uint32_t a, uint32_t b)
+    {
+        x = half(a >> 16, b >> 16) << 16 | half(a & 0xffff, b & 0xffff);
+    }
+};
 SIMT_INSTRUCTION("cvt.rn.f16x2.e4m3x2 %0, %1;")
 {
     static void run(uint32_t &y, uint16_t two)
@@ -182,6 +197,16 @@ SIMT_INSTRUCTION("ld.acquire.sys.global.b64 %0, [%1];")
 {
     template <class T> static void run(T &x, const void *p) { x = *(const T *)p; }
 };
+SIMT_INSTRUCTION("ld.acquire.gpu.global.s32 %0, [%1];")
+{
+    static void run(int &x, const int *p) { x = *p; }
+};
+SIMT_INSTRUCTION("red.release.gpu.global.add.s32 [%0], 1;")
+{
+    static void run(int *p) { atomicAdd(p, 1); }
+};
+SIMT_INSTRUCTION("fence.proxy.async.global;") { static void run() { } };
+SIMT_INSTRUCTION("cp.async.bulk.prefetch.L2.global [%0], %1;") { static void run(const void *, int) { } };
 SIMT_INSTRUCTION("st.release.sys.global.b64 [%0], %1;")
 {
     template <class T> static void run(void *p, T x) { *(T *)p = x; }

@@ -100,8 +100,10 @@ static void close_lanes(Cuda *c)
 
 static Status open_counter(Cuda *c)
 {
-    TRY(check(cudaMalloc((void **)&c->tile_counter, sizeof *c->tile_counter), "allocating a counter"));
-    TRY(check(cudaMemsetAsync(c->tile_counter, 0, sizeof *c->tile_counter, c->stream), "clearing a counter"));
+    size_t bytes = (1 + CODE_COUNTERS) * sizeof(int);
+    TRY(check(cudaMalloc((void **)&c->tile_counter, bytes), "allocating counters"));
+    TRY(check(cudaMemsetAsync(c->tile_counter, 0, bytes, c->stream), "clearing counters"));
+    c->code_counters = c->tile_counter + 1;
     return OK;
 }
 

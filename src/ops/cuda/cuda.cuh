@@ -29,11 +29,15 @@ typedef struct CommClock CommClock;                    /* comm_clock.cuh */
 typedef struct KernelSet KernelSet;                    /* kernel_set.cuh */
 typedef CUresult (*ProgressWrite)(CUstream, CUdeviceptr, cuuint32_t, unsigned);     /* progress.cuh */
 
+/* Experts of a grouped product at most, and counters of a launch with a weight in codes. */
+enum { EXPERTS_MOST = 512, CODE_COUNTERS = 1 + 2 * EXPERTS_MOST };
+
 typedef struct Cuda {
     cudaStream_t stream, copy;        /* compute, and the upload of the next batch */
     int          sms, major, minor;
     size_t       smem_sm, smem_block; /* bytes of shared memory of an SM, and of a block at most */
     int         *tile_counter;        /* of the launch under way, see tile_queue.cuh */
+    int         *code_counters;       /* the same, see code_ring.cuh */
     const KernelSet *kernels;
     char         name[64];
     void        *ws;                  /* scratch of one op; the next op overwrites it */

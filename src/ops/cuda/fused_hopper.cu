@@ -9,7 +9,8 @@
  *             stored, and h computed from the rounded g and u. The bits of h are those of the separate ops.
  *   backward  A warp loads g and u of 16 rows x 64 columns by TMA into its staging pieces, reads them in the
  *             layout of its accumulators, overwrites them with dg and du and stores those from there. dgate
- *             is summed per tile. */
+ *             is summed per tile.
+ * CODED: w is in codes, see code_ring.cuh. */
 #include "ops/cuda/grouped.cuh"
 #include "ops/cuda/swiglu.cuh"
 
@@ -249,7 +250,7 @@ __device__ void fused_warpgroup(const GroupedJob &g, const int *off, uint32_t ba
     if (!lane) tma_read_done<0>();
 }
 
-template <class End, bool DROP>
+template <class End, bool DROP, bool CODED>
 __global__ void __launch_bounds__(THREADS, 1)
 fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends,
       const __grid_constant__ GroupedJob g, const __grid_constant__ DropoutArgs h)
@@ -267,29 +268,34 @@ fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends,
     }
     __syncthreads();
     if (threadIdx.x < CONSUMERS * 32) {
-        regs_more<MORE>();
+        regs_more<CODED ? CODED_MORE : MORE>();
         fused_warpgroup<End, DROP>(g, off, base, ends, dropout_seeded<DROP>(h));
     } else {
-        regs_less<LESS>();
-        if (threadIdx.x / 32 == CONSUMERS) produce<End::MODE, End::HALVES, DROP>(maps, g, off, base);
+        regs_less<CODED ? CODED_LESS : LESS>();
+        int warp = threadIdx.x / 32 - CONSUMERS;
+        if (warp == 0) produce<End::MODE, End::HALVES, DROP, false, CODED>(maps, g, off, base);
+        else if (CODED) decode_ahead<BM>(g.ring, off, g.E);
     }
 }
 
 /* --- host --- */
 
 template <class End, bool DROP>
-void launch(Backend *be, const char *what, Tensor a, Tensor w, Tensor offsets, int64_t F, LoraTerm lora,
-            const Ends &ends)
+void launch(Backend *be, const char *what, const FusedCall &q, const Ends &ends)
 {
-    int64_t E = offsets.n[0] - 1, blocks = (ceil_div(a.n[0], BM) + E) * ceil_div(F, End::WIDE);
+    int64_t E = q.offsets.n[0] - 1, across = ceil_div(q.F, End::WIDE);
+    int64_t blocks = min_i64(cuda_compute_sms(be), (ceil_div(q.a.n[0], BM) + E) * across);
     size_t  smem = SEGMENTS + (size_t)(E + 1) * sizeof(int);
-    GroupedJob     g = job_of(offsets, E, 1, F, a, w, lora);
-    Maps    maps = maps_of(be, a, w, lora, BM, End::MODE == GEMM_NT ? End::WIDE : 64);
+    GroupedJob  g = job_of(q.offsets, E, 1, q.F, q.a, q.w, q.lora);
+    Maps        maps = maps_of(be, q.a, q.w, q.lora, BM, End::MODE == GEMM_NT ? End::WIDE : 64);
+    DropoutArgs h = dropout_args(q.lora.dropout, 1.0f);
     g.drawn = cuda_of(be)->tile_counter;
-    blocks = min_i64(cuda_compute_sms(be), blocks);
+    if (q.codes.format) g.ring = code_ring(be, q.codes, q.w, across);
     if (be->sticky) return;                     /* no tensor map */
-    LAUNCH(be, what, (fused<End, DROP>), blocks, THREADS, smem, maps, ends, g,
-           dropout_args(lora.dropout, 1.0f));
+    if (q.codes.format)
+        LAUNCH(be, what, (fused<End, DROP, true>), blocks, THREADS, smem, maps, ends, g, h);
+    else
+        LAUNCH(be, what, (fused<End, DROP, false>), blocks, THREADS, smem, maps, ends, g, h);
 }
 
 }
@@ -301,7 +307,7 @@ void hopper_swiglu(Backend *be, const FusedCall &q)
     e.out[2] = map_of(be, stack_of(q.slim), 16);
     e.wide = (bf16 *)q.wide.data, e.slim = (bf16 *)q.slim.data, e.gate = (const float *)q.gate.data;
     e.wide_row = q.wide.s[0], e.slim_row = q.slim.s[0], e.gate_row = q.gate.s[0];
-    launch<Forward, false>(be, "grouped_swiglu", q.a, q.w, q.offsets, q.F, q.lora, e);
+    launch<Forward, false>(be, "grouped_swiglu", q, e);
 }
 
 void hopper_dswiglu(Backend *be, const FusedCall &q)
@@ -314,7 +320,7 @@ void hopper_dswiglu(Backend *be, const FusedCall &q)
     e.wide = (bf16 *)q.wide.data, e.wide_row = q.wide.s[0], e.R = q.wide.n[0], e.part = q.part;
     e.gate = (const float *)q.gate.data, e.gate_row = q.gate.s[0];
     if (q.lora.dropout.p > 0)
-        launch<Backward, true>(be, "grouped_dswiglu", q.a, q.w, q.offsets, q.F, q.lora, e);
+        launch<Backward, true>(be, "grouped_dswiglu", q, e);
     else
-        launch<Backward, false>(be, "grouped_dswiglu", q.a, q.w, q.offsets, q.F, q.lora, e);
+        launch<Backward, false>(be, "grouped_dswiglu", q, e);
 }

@@ -4,8 +4,8 @@
 #ifndef OPS_CUDA_GROUPED_CUH
 #define OPS_CUDA_GROUPED_CUH
 
-#include "ops/cuda/grouped_call.cuh"
 #include "ops/cuda/tile_queue.cuh"
+#include "ops/cuda/code_ring.cuh"
 
 /* Shapes and addresses of a launch; M: rows of c per expert in TN. */
 typedef struct GroupedJob {
@@ -20,11 +20,13 @@ typedef struct GroupedJob {
                                    beyond the first of each block: in all, from the front, from the back */
     const int *order;           /* TN: experts, those with the most rows first */
     float     *squares;         /* TN: sums of squares of c by strips, or NULL */
+    CodeRing   ring;            /* b in codes */
 } GroupedJob;
 
 /* The shape of a tile, and the threads of a block. */
 enum { BM = 128, BN = 256, BK = 64, STAGES = 4, CONSUMERS = 8, THREADS = 384, PARTS = 4,
-       MORE = 232, LESS = 40 };                 /* registers of a consumer thread, and of the others */
+       MORE = 232, LESS = 40,                   /* registers of a consumer thread, and of the others */
+       CODED_MORE = 224, CODED_LESS = 56 };     /* where these decode */
 
 /* Shared memory. A stage is CHUNKs of 64 x 64: two of a, four of b. Every consumer warp has two pieces of
  * 16 rows x 64 columns through which it stores c. Then the barriers of the stages, the queue of tile
@@ -162,24 +164,34 @@ __device__ inline void load_columns(uint32_t at, const CUtensorMap *b, uint32_t 
 
 /* The producer warp: loads a and b, then low and w of the LoRA term, in boxes 64 wide along a row in memory
  * (K, or M or N). HALVES: b has N rows twice, and the two halves of a tile are the same columns of c from
- * each. DROP: low and w come first. CLUSTER: TN alone. */
-template <int MODE, int HALVES = 1, bool DROP = false, bool CLUSTER = false>
+ * each. DROP: low and w come first. CLUSTER: TN alone. CODED: b is the ring of code_ring.cuh. */
+template <int MODE, int HALVES = 1, bool DROP = false, bool CLUSTER = false, bool CODED = false>
 __device__ void produce(const Maps &maps, const GroupedJob &g, const int *off, uint32_t base)
 {
     ExpertTileWalk<MODE, BN / HALVES, CLUSTER> walk(off, g);
     ProducerTiles<MODE, CLUSTER>               tiles(g, base);
+    CodeReader<CODED>                          ring(g.ring, off, g.E);
     ExpertTile t;
     int  s = 0, phase = 0;
+    auto wait_until_all_are_read = [&]() {
+        bar_wait(base + EMPTY + (s ? s - 1 : STAGES - 1) * 8, s ? phase : phase ^ 1);
+    };
     while (walk.find(tiles.next(), t)) {
+        if (!ring.begin_tile(t.e)) {            /* its slot may wait for the tile before */
+            wait_until_all_are_read();
+            ring.end_last_tile();
+            ring.wait_decoded();
+        }
         for (int step = 0, steps = steps_of<MODE>(t, g); step < steps; step++) {
             tiles.stage(step, steps);
             int      lead = DROP ? g.steps - g.main : 0;
             bool     lora = DROP ? step < lead : MODE != GEMM_TN && step >= g.main;
             uint32_t full = base + FULL + s * 8, at = base + s * STAGE;
             int      k = (lora ? (DROP ? step : step - g.main) : step - lead) * BK;
-            int      e = t.e * (lora ? g.w_each : g.b_each);
+            int      e = lora ? t.e * g.w_each : ring.matrix(t.e * g.b_each);
             const CUtensorMap *a = lora ? &maps.low : &maps.a, *b = lora ? &maps.w : &maps.b;
             bar_wait(base + EMPTY + s * 8, phase ^ 1);
+            if (step == STAGES - 1) ring.end_last_tile();
             if (threadIdx.x % 32 == 0) {
                 bar_expect(full, STAGE);
                 if (MODE == GEMM_TN)
@@ -199,6 +211,8 @@ __device__ void produce(const Maps &maps, const GroupedJob &g, const int *off, u
             if (++s == STAGES) s = 0, phase ^= 1;
         }
     }
+    if (CODED) wait_until_all_are_read();
+    ring.close();
     tiles.close(walk.tiles());
 }
 

@@ -8,7 +8,7 @@
 #include "ops/dropout.h"
 #include "ops/cuda/cuda.cuh"
 
-enum { EXPERTS_MOST = 512, NARROW = 64 };             /* columns of a narrow tile */
+enum { NARROW = 64 };                                /* columns of a narrow tile */
 
 /* Dropout (ops/dropout.h) as a kernel argument: an element whose random number, in the upper half of a word,
  * is at least `least` is kept and multiplied by `scale`. */
@@ -39,6 +39,7 @@ typedef struct GroupedCall {
     bool    drops;
     DropoutArgs dropout;
     float  *squares;            /* of c, see grouped_squares; NULL: not wanted */
+    WeightCodes codes;          /* b is where they are decoded to; see grouped_coded.c */
 } GroupedCall;
 
 /* A product with few columns of c, or few rows in TN: a is the wide operand, b the narrow one. Element (i, j)
@@ -64,6 +65,7 @@ typedef struct FusedCall {
     LoraTerm lora;
     float   *part;
     int64_t  F;
+    WeightCodes codes;          /* w is where they are decoded to */
 } FusedCall;
 
 /* The first row of each expert, or of each of the `parts` that an expert's rows are cut into. */

@@ -4,6 +4,7 @@
  * (kernel_set.cuh). Where c is narrow, grouped_narrow.cu has narrower tiles. All other calls (f32, odd sizes)
  * take the plain kernel: exact f32, one tile a block. All kernels sum along K in one order that the shapes
  * fix, and no two blocks touch the same element. */
+#include "ops/coded_panel.h"
 #include "ops/cuda/kernel_set.cuh"
 
 namespace {
@@ -215,6 +216,23 @@ extern "C" void cuda_grouped_gemm(Backend *be, Tensor c, Tensor a, Tensor b, Ten
                                   int flags)
 {
     product(be, call_of(c, a, b, offsets, lora, 1.0f, flags));
+}
+
+/* See grouped_coded.c. */
+extern "C" void cuda_grouped_coded(Backend *be, Tensor c, Tensor a, WeightCodes w, Tensor panel,
+                                   Tensor offsets, LoraTerm lora, int flags)
+{
+    GroupedCall q = call_of(c, a, panel, offsets, lora, 1.0f, flags);
+    auto reads = cuda_of(be)->kernels->reads_codes;
+    q.codes = w;
+    if (reads && fast(q) && c.dtype == BF16 && reads(w, panel, a.n[1], c.n[1])) {
+        cuda_of(be)->kernels->grouped(be, q);
+        return;
+    }
+    for (CodedPanel p = { }; coded_panel_next(&p, w, panel, offsets, lora);) {
+        cuda_decode_weight(be, p.w, w, coded_panel_at(&p));
+        cuda_grouped_gemm(be, c, a, p.w, p.offsets, p.lora, flags);
+    }
 }
 
 extern "C" void cuda_grouped_squares(Backend *be, Tensor c, Tensor squares, Tensor a, Tensor b,

@@ -14,7 +14,8 @@
  * tiles. NT and NN were slower with clusters.
  *
  * A LoRA term is one more stage, or a few, from two other matrices; with dropout it comes first, and dropout
- * is applied to its sums before the other stages. Where c is narrow, narrow_hopper.cu has narrower tiles. */
+ * is applied to its sums before the other stages. Where c is narrow, narrow_hopper.cu has narrower tiles.
+ * CODED: b is in codes, see code_ring.cuh. */
 #include "ops/cuda/grouped.cuh"
 
 namespace {
@@ -189,7 +190,7 @@ __device__ void multiply_tiles(const GroupedJob &g, const int *off, uint32_t bas
     if (!lane) tma_read_done<0>();
 }
 
-template <int MODE, class C, bool ACC, bool DROP, bool CLUSTER>
+template <int MODE, class C, bool ACC, bool DROP, bool CLUSTER, bool CODED = false>
 __device__ inline void run_block(const Maps &maps, const CUtensorMap &mc, const GroupedJob &g,
                                  const DropoutArgs &h)
 {
@@ -208,12 +209,13 @@ __device__ inline void run_block(const Maps &maps, const CUtensorMap &mc, const 
     if (CLUSTER) cluster_sync();
     else         __syncthreads();
     if (threadIdx.x < CONSUMERS * 32) {
-        regs_more<MORE>();
+        regs_more<CODED ? CODED_MORE : MORE>();
         multiply_tiles<MODE, C, ACC, DROP, CLUSTER>(g, off, base, &mc, dropout_seeded<DROP>(h));
     } else {
-        regs_less<LESS>();
+        regs_less<CODED ? CODED_LESS : LESS>();
         int warp = threadIdx.x / 32 - CONSUMERS;
-        if (warp == 0) produce<MODE, 1, DROP, CLUSTER>(maps, g, off, base);
+        if (warp == 0) produce<MODE, 1, DROP, CLUSTER, CODED>(maps, g, off, base);
+        else if (CODED) decode_ahead<BM>(g.ring, off, g.E);
         else if (MODE == GEMM_TN && threadIdx.x == (CONSUMERS + 1) * 32 && !(CLUSTER && cluster_rank()))
             draw_tiles<CLUSTER>(g, base);
     }
@@ -226,6 +228,14 @@ tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
       const __grid_constant__ GroupedJob g, const __grid_constant__ DropoutArgs h)
 {
     run_block<MODE, C, ACC, DROP, false>(maps, mc, g, h);
+}
+
+template <int MODE, bool DROP>
+__global__ void __launch_bounds__(THREADS, 1)
+coded_tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
+            const __grid_constant__ GroupedJob g, const __grid_constant__ DropoutArgs h)
+{
+    run_block<MODE, bf16, false, DROP, false, true>(maps, mc, g, h);
 }
 
 template <class C, bool ACC>
@@ -275,6 +285,26 @@ template <int MODE, class C, bool ACC, bool DROP> void launch(Backend *be, const
                smem_bytes(E), maps, mc, g, q.dropout);
 }
 
+template <int MODE, bool DROP> void launch_coded(Backend *be, const GroupedCall &q)
+{
+    int64_t     N = q.c.n[1], across = ceil_div(N, BN), most = (ceil_div(q.a.n[0], BM) + q.E) * across;
+    GroupedJob  g = job_of(q.offsets, q.E, q.every, N, q.a, q.b, q.lora);
+    Maps        maps = maps_of(be, q.a, q.b, q.lora, BM, MODE == GEMM_NT ? BN : 64);
+    CUtensorMap mc = map_of(be, stack_of(q.c), 16);
+    g.c = q.c.data, g.c_row = q.c.s[0], g.drawn = cuda_of(be)->tile_counter;
+    g.ring = code_ring(be, q.codes, q.b, across);
+    if (be->sticky) return;                     /* no tensor map */
+    LAUNCH(be, "grouped_coded", (coded_tiles<MODE, DROP>), min_i64(cuda_compute_sms(be), most), THREADS,
+           smem_bytes(q.E), maps, mc, g, q.dropout);
+}
+
+void choose_coded(Backend *be, const GroupedCall &q)
+{
+    if (q.mode == GEMM_NT) launch_coded<GEMM_NT, false>(be, q);
+    else if (q.drops)      launch_coded<GEMM_NN, true>(be, q);
+    else                   launch_coded<GEMM_NN, false>(be, q);
+}
+
 template <class C, bool ACC> void choose(Backend *be, const GroupedCall &q)
 {
     if (q.drops)                launch<GEMM_NN, C, ACC, true>(be, q);  /* other modes are narrow */
@@ -285,8 +315,18 @@ template <class C, bool ACC> void choose(Backend *be, const GroupedCall &q)
 
 }
 
+/* Tiles have as many stages as the ring of shared memory at least, and rows are whole lines. */
+bool hopper_reads_codes(const WeightCodes &z, Tensor panel, int64_t terms, int64_t columns)
+{
+    int64_t N = z.q.n[1], K = z.q.n[2], slots = panel.n[0];
+    bool    fits = slots >= RING_LEAST || slots == z.q.n[0], lies = packs(panel) && begins(z.q);
+    return z.format != CODE_NF4 && fits && lies && terms > (STAGES - 1) * BK && columns > NARROW &&
+           K % LINE == 0 && N * K < INT_MAX;
+}
+
 void hopper_grouped(Backend *be, const GroupedCall &q)
 {
+    if (q.codes.format) return choose_coded(be, q);
     BY_DTYPE(q.c.dtype, C,
         if (q.add) choose<C, true>(be, q);
         else       choose<C, false>(be, q));

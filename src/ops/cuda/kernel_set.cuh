@@ -19,6 +19,10 @@ struct KernelSet {
     void (*narrow)(Backend *be, const NarrowCall &q);
     void (*swiglu)(Backend *be, const FusedCall &q);
     void (*dswiglu)(Backend *be, const FusedCall &q);
+    bool (*reads_codes)(const WeightCodes &z, Tensor panel, int64_t terms, int64_t columns);
+                                            /* whether these three take a weight in codes, to be decoded in
+                                               panel, for sums of so many terms and a c of so many columns;
+                                               NULL: never */
     int    dgate_cols;                      /* columns of one sum of FusedCall.part */
     bool (*attention_fwd)(Backend *be, const Attn *x);  /* NULL or false: cuDNN or others (attention.cu) */
     bool (*attention_bwd)(Backend *be, const Attn *x);

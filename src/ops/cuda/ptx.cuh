@@ -48,6 +48,24 @@ __device__ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* --- words --- */
+
+/* Byte i of the result is the byte of (b, a) that nibble i of `bytes` names; from 8 on, its sign in all
+ * bits. */
+__device__ inline uint32_t prmt(uint32_t a, uint32_t b, uint32_t bytes)
+{
+    uint32_t x;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(x) : "r"(a), "r"(b), "r"(bytes));
+    return x;
+}
+/* Two products of bf16, subnormals included; compute capability 9.0. */
+__device__ inline uint32_t mul_bf16x2(uint32_t a, uint32_t b)
+{
+    uint32_t x;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(x) : "r"(a), "r"(b));
+    return x;
+}
+
 /* --- loads and stores --- */
 
 __device__ inline uint4 smem_load(uint32_t at)

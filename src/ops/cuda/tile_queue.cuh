@@ -47,9 +47,10 @@ template <bool CLUSTER = false> __device__ inline void tile_write(uint32_t queue
 }
 
 /* A warp that reads the block's tile numbers. CLUSTER: readers of both blocks arrive at the barriers of the
- * first. An arrival at another block's barrier is not ordered behind a load from the own block's shared memory
- * whose result is still on its way, so it is made to depend on the number: it could let the next number
- * overwrite this one before it has been read, and the warp would go on with another tile than its block. */
+ * first. An arrival at another block's barrier is not ordered behind a load from the own block's shared
+ * memory whose result is still on its way, so it is made to depend on the number: it could let the next
+ * number overwrite this one before it has been read, and the warp would go on with another tile than its
+ * block. */
 template <bool CLUSTER> struct TileReaderOf {
     uint32_t queue;
     int      turn;

@@ -1,31 +1,10 @@
 /* ops/cuda/weight_code.cu -- kernels of weight_code.c. Decoding is bound by the memory that it writes: a
  * thread reads the codes of eight elements at once and stores them as one pack. */
-#include "ops/cuda/quant.cuh"
-#include "ops/weight_code.h"
-
-#include <cuda_fp16.h>
+#include "ops/cuda/weight_decode.cuh"
 
 namespace {
 
-enum { THREADS = 256, UNIT = 8 };
-
-__constant__ float nf4_table[16] = {
-#define X(v) v,
-    NF4_VALUES(X)
-#undef X
-};
-__constant__ float dynamic_table[DYNAMIC_ZERO] = {
-#define X(v) v,
-    DYNAMIC_VALUES(X)
-#undef X
-};
-
-__device__ inline float dynamic_value(int code)
-{
-    if (code == 255) return 1.0f;
-    return code > DYNAMIC_ZERO ? dynamic_table[code - DYNAMIC_ZERO - 1]
-                               : code < DYNAMIC_ZERO ? -dynamic_table[DYNAMIC_ZERO - 1 - code] : 0.0f;
-}
+enum { THREADS = 256 };
 
 __device__ inline float reciprocal(float x, float of) { return x == 0 ? 0 : of / x; }
 
@@ -142,132 +121,58 @@ __global__ void int8_codes(int8_t *q, const T *w, const float *amax, Runs p, int
 
 /* ---- elements ---- */
 
-/* A weight (N, K) of a stack, and the tile (n, k) of each of its matrices from row `row` of all rows and
- * column `col` on. */
-struct Decode {
-    const uint8_t *q;
-    const void    *scale;
-    const int     *first;
-    const float2  *group;
-    int64_t        N, K, row, col, n, k, all;
-};
+/* The tile (n, k) of the matrices of a stack from e on, which begins at row and col of each; `all`
+ * elements. */
+struct Tile { int e, row, col, n, k; int64_t all; };
 
-/* The tables in shared memory; values twice, for odd and even threads, against bank conflicts. */
-struct Tables { float value[32], map[256]; };
-
-__device__ inline void fill_tables(Tables &t)
-{
-    t.map[threadIdx.x] = dynamic_value(threadIdx.x);
-    if (threadIdx.x < 32) t.value[threadIdx.x] = nf4_table[threadIdx.x / 2];
-    __syncthreads();
-}
-
-__device__ inline float nf4_amax(const Decode &d, const Tables &t, int64_t row, int64_t col)
-{
-    float2 of = d.group[(2 * (int64_t)d.first[row] + col) / NF4_GROUP_ELEMS];
-    int    code = ((const uint8_t *)d.scale)[(row * d.K + col) / NF4_BLOCK];
-    return __fadd_rn(__fmul_rn(t.map[code], of.x), of.y);
-}
-
-/* Element `col` of row `row`. */
+/* Element `col` of row `row` of matrix e. */
 template <int FORMAT>
-__device__ inline float element(const Decode &d, const Tables &t, int64_t row, int64_t col)
+__device__ inline float element(const Codes &d, const Tables &t, int e, int row, int col)
 {
-    int64_t i = row * d.K + col;
+    int64_t all = row_of_stack(d, e, row), i = all * d.K + col;
     if (FORMAT == CODE_NF4)
-        return t.value[(d.q[i / 2] >> (i % 2 ? 0 : 4) & 15) * 2] * nf4_amax(d, t, row, col);
-    if (FORMAT == CODE_INT8) return (float)((const int8_t *)d.q)[i] * ((const float *)d.scale)[row];
-    int64_t band = row / d.N * quant_groups(d.N) + row % d.N / QUANT_GROUP;
-    return e4m3_to_f32(d.q[i]) * ((const float *)d.scale)[band * quant_groups(d.K) + col / QUANT_GROUP];
+        return t.value[(d.q[i / 2] >> (i % 2 ? 0 : 4) & 15) * 2] * nf4_amax(d, t, e, row, col);
+    if (FORMAT == CODE_INT8) return (float)((const int8_t *)d.q)[i] * ((const float *)d.scale)[all];
+    return e4m3_to_f32(d.q[i]) * fp8_scale(d, e, row, col);
 }
 
-template <class T, int FORMAT> __global__ void __launch_bounds__(THREADS) decode_any(T *w, Decode d)
+template <class T, int FORMAT> __global__ void __launch_bounds__(THREADS) decode_any(T *w, Codes d, Tile at)
 {
     __shared__ Tables t;
-    fill_tables(t);
-    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= d.all) return;
-    int64_t r = i / d.k, row = d.row + r / d.n * d.N + r % d.n;
-    w[i] = from_f32<T>(element<FORMAT>(d, t, row, d.col + i % d.k));
+    fill_tables<THREADS>(t);
+    __syncthreads();
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, r = i / at.k;
+    if (i >= at.all) return;
+    w[i] = from_f32<T>(element<FORMAT>(d, t, at.e + (int)(r / at.n), at.row + (int)(r % at.n),
+                                       at.col + (int)(i % at.k)));
 }
 
-/* The values of four codes; GPUs before 8.9 have no conversion. */
-__device__ inline void e4m3_pairs(float *x, uint32_t four)
-{
-#if __CUDA_ARCH__ >= 890
-    #pragma unroll
-    for (int k = 0; k < 2; k++) {
-        uint32_t pair;
-        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((uint16_t)(four >> 16 * k)));
-        float2 v = __half22float2(*(const __half2 *)&pair);
-        x[2 * k] = v.x, x[2 * k + 1] = v.y;
-    }
-#else
-    #pragma unroll
-    for (int k = 0; k < 4; k++) x[k] = e4m3_to_f32((uint8_t)(four >> 8 * k));
-#endif
-}
-
-/* The scale of eight elements from a multiple of 8 on: they share it. */
-template <int FORMAT>
-__device__ inline float unit_scale(const Decode &d, const Tables &t, int64_t row, int64_t col)
-{
-    if (FORMAT == CODE_NF4)  return nf4_amax(d, t, row, col);
-    if (FORMAT == CODE_INT8) return ((const float *)d.scale)[row];
-    int64_t band = row / d.N * quant_groups(d.N) + row % d.N / QUANT_GROUP;
-    return ((const float *)d.scale)[band * quant_groups(d.K) + col / QUANT_GROUP];
-}
-
-template <int FORMAT>
-__device__ inline void unit_codes(float (&x)[UNIT], const Decode &d, const Tables &t, int64_t i)
-{
-    if (FORMAT == CODE_NF4) {
-        uint32_t four = *(const uint32_t *)(d.q + i / 2);
-        int      odd = threadIdx.x & 1;
-        #pragma unroll
-        for (int k = 0; k < UNIT; k++) x[k] = t.value[(four >> (k / 2 * 8 + (k % 2 ? 0 : 4)) & 15) * 2 + odd];
-        return;
-    }
-    uint2 two = *(const uint2 *)(d.q + i);
-    if (FORMAT == CODE_FP8) {
-        e4m3_pairs(x, two.x), e4m3_pairs(x + 4, two.y);
-    } else {
-        #pragma unroll
-        for (int k = 0; k < UNIT; k++) x[k] = (float)(int8_t)((k < 4 ? two.x : two.y) >> k % 4 * 8 & 255);
-    }
-}
-
-/* Rows, columns and widths are multiples of 8; bf16. Units of 8 are counted over the tile, fewer than
- * 2^31. */
-template <int FORMAT> __global__ void __launch_bounds__(THREADS) decode_units(bf16 *w, Decode d)
+/* Columns and widths are multiples of 8; bf16. Units of 8 are counted over the tile, fewer than 2^31. */
+template <int FORMAT> __global__ void __launch_bounds__(THREADS) decode_units(bf16 *w, Codes d, Tile at)
 {
     __shared__ Tables t;
-    fill_tables(t);
-    uint32_t units = (uint32_t)(d.k / UNIT), all = (uint32_t)(d.all / UNIT), n = (uint32_t)d.n;
+    fill_tables<THREADS>(t);
+    __syncthreads();
+    uint32_t units = at.k / UNIT, all = (uint32_t)(at.all / UNIT), n = at.n;
     for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < all; i += gridDim.x * THREADS) {
         uint32_t r = i / units;
-        int64_t  row = d.row + r / n * d.N + r % n, col = d.col + (int64_t)(i - r * units) * UNIT;
-        float    x[UNIT], scale = unit_scale<FORMAT>(d, t, row, col);
-        unit_codes<FORMAT>(x, d, t, row * d.K + col);
-        __nv_bfloat162 out[UNIT / 2];
-        #pragma unroll
-        for (int k = 0; k < UNIT / 2; k++)
-            out[k] = __floats2bfloat162_rn(x[2 * k] * scale, x[2 * k + 1] * scale);
-        ((uint4 *)w)[i] = *(const uint4 *)out;
+        int      e = at.e + r / n, row = at.row + r % n, col = at.col + (int)(i - r * units) * UNIT;
+        uint2    codes = unit_codes<FORMAT>(d.q, row_of_stack(d, e, row) * d.K + col);
+        ((uint4 *)w)[i] = unit_bf16<FORMAT>(codes, unit_scale<FORMAT>(d, t, e, row, col), t.value);
     }
 }
 
-template <int FORMAT> void decode(Backend *be, Tensor w, const Decode &d)
+template <int FORMAT> void decode(Backend *be, Tensor w, const Codes &d, const Tile &at)
 {
-    bool units = w.dtype == BF16 && !(d.K % UNIT || d.col % UNIT || d.k % UNIT) &&
-                 d.all / UNIT < (1u << 31) && (intptr_t)d.q % UNIT == 0 && (intptr_t)w.data % 16 == 0;
-    if (!d.all) return;
+    bool units = w.dtype == BF16 && !(d.K % UNIT || at.col % UNIT || at.k % UNIT) &&
+                 at.all / UNIT < (1u << 31) && (intptr_t)d.q % UNIT == 0 && (intptr_t)w.data % 16 == 0;
+    if (!at.all) return;
     if (units)
-        LAUNCH(be, "decode_weight", decode_units<FORMAT>, cuda_blocks(be, d.all / UNIT, THREADS, 8), THREADS,
-               0, (bf16 *)w.data, d);
+        LAUNCH(be, "decode_weight", decode_units<FORMAT>, cuda_blocks(be, at.all / UNIT, THREADS, 8), THREADS,
+               0, (bf16 *)w.data, d, at);
     else
-        BY_DTYPE(w.dtype, T, { LAUNCH(be, "decode_weight", (decode_any<T, FORMAT>), ceil_div(d.all, THREADS),
-                                      THREADS, 0, (T *)w.data, d); });
+        BY_DTYPE(w.dtype, T, { LAUNCH(be, "decode_weight", (decode_any<T, FORMAT>), ceil_div(at.all, THREADS),
+                                      THREADS, 0, (T *)w.data, d, at); });
 }
 
 }
@@ -322,12 +227,10 @@ extern "C" void cuda_code_weight(Backend *be, CodeFormat format, Tensor q, Tenso
 
 extern "C" void cuda_decode_weight(Backend *be, Tensor w, WeightCodes z, TileAt at)
 {
-    int     r = w.rank;
-    int64_t N = z.q.n[r - 2], K = z.q.n[r - 1] * 8 / code_bits(z.format);
-    Decode  d = { (const uint8_t *)z.q.data, z.scale.data, (const int *)z.first.data,
-                  (const float2 *)z.group.data, N, K, at.e * N + at.row, at.col, w.n[r - 2], w.n[r - 1],
-                  t_count(w) };
-    if (z.format == CODE_NF4)       decode<CODE_NF4>(be, w, d);
-    else if (z.format == CODE_INT8) decode<CODE_INT8>(be, w, d);
-    else                            decode<CODE_FP8>(be, w, d);
+    int   r = w.rank;
+    Codes d = codes_of(z);
+    Tile  tile = { (int)at.e, (int)at.row, (int)at.col, (int)w.n[r - 2], (int)w.n[r - 1], t_count(w) };
+    if (z.format == CODE_NF4)       decode<CODE_NF4>(be, w, d, tile);
+    else if (z.format == CODE_INT8) decode<CODE_INT8>(be, w, d, tile);
+    else                            decode<CODE_FP8>(be, w, d, tile);
 }
