@@ -41,11 +41,12 @@ static Status cmd_diagnose(int argc, char **argv)
     PlainArgs      plain = { .least = 1, .most = PLAIN_ANY,
                              .what = "a recipe, a run folder or a profile.json" };
     DiagnoseSource s;
+    Log            log = { .world = 1, .least = LOG_WARN };
     TRY(options_parse(argc, argv, options, &a, &plain));
     SourceAsk ask = { .path = plain.value[0], .overrides = (char **)plain.value + 1, .n = plain.n - 1,
                       .hardware = a.hardware, .ranks = a.ranks, .per_node = a.per_node };
     Status st = source_open(&s, &ask);
-    if (!st && !s.ask.content && data_content(&s.content, &s.recipe)) s.ask.content = &s.content;
+    if (!st && !s.ask.content && data_content(&s.content, &s.recipe, &log)) s.ask.content = &s.content;
     if (!st) st = print(&s, a.json);
     if (!st) source_close(&s);
     plain_args_close(&plain);

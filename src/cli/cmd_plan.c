@@ -87,7 +87,7 @@ static Status plan_recipe(PlanAsk *p)
     TRY(recipe_shape(&shape, &p->recipe));
     RuleInput x = rules_input(&p->recipe, &shape, p->ranks, p->per_node);
     TRY(rules_check(&x, &log));
-    bool known = p->timed && data_content(&content, &p->recipe);
+    bool known = p->timed && data_content(&content, &p->recipe, &log);
     TRY(dryrun_open_conf(&d, &(DryConf){ .recipe = &p->recipe, .ranks = p->ranks, .per_node = p->per_node,
                                          .hw = p->timed ? &p->hw : NULL, .uneven = USUAL_UNEVEN,
                                          .content = known ? &content : NULL }));

@@ -98,13 +98,25 @@ static Status look_at_recipe(DataLook *d, const DataSetup *s)
     return st;
 }
 
-bool data_content(BatchContent *c, const Config *recipe)
+static Status content_of_recipe(BatchContent *c, DataLook *d, const Config *recipe)
 {
     DataSetup s;
-    DataLook *d = calloc(1, sizeof *d);
-    if (!d || !recipe->data.train.n || data_setup_of(&s, recipe)) return free(d), false;
-    bool ok = !look_at_recipe(d, &s) && !data_look_content(c, d, &s.budget);
+    if (!d) return fail(E_FIT, "no memory");
+    if (!recipe->data.train.n) return fail(E_CONFIG, "data.train is not set");
+    TRY(data_setup_of(&s, recipe));
+    Status st = look_at_recipe(d, &s);
+    if (!st) st = data_look_content(c, d, &s.budget);
     data_setup_close(&s);
+    return st;
+}
+
+bool data_content(BatchContent *c, const Config *recipe, const Log *log)
+{
+    DataLook *d = calloc(1, sizeof *d);
+    Status    st = content_of_recipe(c, d, recipe);
     free(d);
-    return ok;
+    if (!st) return true;
+    log_warn(log, "%s; times are those of documents of data.max_length and pictures of a usual size",
+             status_text());
+    return false;
 }

@@ -25,7 +25,8 @@ static inline double data_look_mean(const DataLook *d, int64_t sum)
 
 /* What micro-batches of this budget hold of such samples: they are packed as a run packs them. */
 MUST Status  data_look_content(BatchContent *c, const DataLook *d, const Budget *b);
-/* The same for data.train of a recipe; false: it or its tokenizer cannot be read. Logs nothing. */
-bool         data_content(BatchContent *c, const Config *recipe);
+/* The same for data.train of a recipe; false, and a warning of what is assumed: it or its tokenizer cannot be
+ * read. */
+bool         data_content(BatchContent *c, const Config *recipe, const Log *log);
 
 #endif
