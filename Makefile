@@ -132,11 +132,11 @@ $(ROOT)/bench/bench.o: CFLAGS += $(BLAS_CFLAGS)
 $(BUILD)/treb-bench: LIBS += $(BLAS)
 
 $(CORE): $(filter-out $(ROOT)/src/cli/main.o,$(OBJ))
-	@rm -f $@ && ar rcs $@ $^
+	@mkdir -p $(@D); rm -f $@ && ar rcs $@ $^
 
 define side_rules
 $(BUILD)/libtreb-$(1).a: $(call objects,$(filter-out $(1)/main.c,$(wildcard $(1)/*.c))) $(call side_cu,$(1))
-	@rm -f $$@ && ar rcs $$@ $$^
+	@mkdir -p $$(@D); rm -f $$@ && ar rcs $$@ $$^
 $(BUILD)/treb-$(1): $(call objects,$(1)/main.c) $(BUILD)/libtreb-$(1).a $(CORE)
 	@$(CC) $(CFLAGS) -o $$@ $$^ $$(LIBS)
 endef
