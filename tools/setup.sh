@@ -13,7 +13,7 @@ for group in "$@"; do
         bench) need="$need libopenblas-openmp-dev" ;;
         slurm) need="$need slurm-wlm munge" ;;
         hosts) need="$need iproute2" ;;
-        lint) need="$need clang-tidy" ;;
+        lint) need="$need clang-tidy libomp-dev" ;;        # omp.h of clang
         video) need="$need libavformat-dev libavcodec-dev libswscale-dev libavutil-dev" ;;
         bare) need="$need debootstrap" ;;
         *) echo "setup: unknown group $group (fuzz, format, report, bench, slurm, hosts, lint, video," \
