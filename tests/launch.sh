@@ -20,7 +20,14 @@ launch() {                               # launch options of launch... -- overri
 ends_with() { local code=$1; shift; launch "$@"; [ $? -eq "$code" ]; }
 said()      { grep -aq -- "$1" "$tmp/out"; }
 times()     { [ "$(grep -ac -- "$2" "$tmp/out")" -eq "$1" ]; }
-process()   { pgrep -f "^$treb $1 .*output_dir=$tmp/$2( |\$)"; }     # process launch|train FOLDER
+# process launch|train FOLDER: their ids, from /proc, since a bare system has no pgrep
+process() {
+    local p words
+    for p in /proc/[0-9]*; do
+        mapfile -d '' -t words <"$p/cmdline" || continue
+        [[ "${words[*]} " == "$treb $1 "*"output_dir=$tmp/$2 "* ]] && echo "${p#/proc/}"
+    done 2>/dev/null
+}
 
 # ---- the command and the table of bindings ----
 check "a dry run" launch -n 2 --dry-run -- checkpoint.output_dir="$tmp/none"
