@@ -183,11 +183,12 @@ static double sinks_error(Tensor got, const Case *one)
     return big > 0 ? worst / big : worst;
 }
 
+/* Parts are merged by exp(lse - lse'), and an lse of 8 to 16 is rounded by up to 5e-7. */
 static void check_case(const Case *x, const char *what)
 {
     Case   y = alone(x);
     int    n = x->way.cp;
-    double out = x->dtype == F32 ? 1e-6 : 1e-2, grad = x->dtype == F32 ? 1e-5 : 3e-2;
+    double out = x->dtype == F32 ? 3e-6 : 1e-2, grad = x->dtype == F32 ? 1e-5 : 3e-2;
     double o = num_error(x->o, y.o), dv = num_error(x->dv, y.dv);
     double dq = score_error(x->dq, y.dq, y.dv), dk = score_error(x->dk, y.dk, y.dv);
     EXPECT(o <= out && dq <= grad && dk <= grad && dv <= grad,
