@@ -257,16 +257,18 @@ cuda-compiles:
 	        CUDA_OPT="-O1 -Xcicc -O1 -Xptxas -O1" gpu-programs; fi
 
 # What ptxas says of the portable kernels for every compute capability; a kernel that spills is an error.
+# SHORT=1: a line for each file, not for each kernel.
 SASS_ARCHS ?= $(filter-out ptx,$(CUDA_ALL))
 SASS := $(foreach a,$(SASS_ARCHS),$(patsubst src/ops/cuda/%.cu,$(BUILD)/sass/%.$(a).txt,$(wildcard src/ops/cuda/portable_*.cu)))
 define sass_rule
 $(BUILD)/sass/%.$(1).txt: src/ops/cuda/%.cu $(wildcard src/ops/cuda/*.cuh)
 	@mkdir -p $$(@D)
-	@$(NVCC) $(CUDA_OPT) $(NVFLAGS) $(call gencode,$(1)) -Xptxas -v -cubin -o $$(@:.txt=.cubin) $$< 2>$$@.new && mv $$@.new $$@
+	@$(NVCC) $(CUDA_OPT) $(NVFLAGS) $(call gencode,$(1)) -Xptxas -v -cubin -o $$(@:.txt=.cubin) $$< 2>$$@.new || { cat $$@.new >&2; exit 1; }
+	@mv $$@.new $$@
 endef
 $(foreach a,$(filter-out ptx,$(CUDA_ALL)),$(eval $(call sass_rule,$(a))))
 kernel-registers: $(SASS)
-	@tools/kernel_registers.sh $(SASS)
+	@tools/kernel_registers.sh $(if $(filter 1,$(SHORT)),-short) $(SASS)
 
 # What a GPU is tested with; the script needs nothing else, so the programs can be carried to a machine that has one.
 gpu-programs: $(BUILD)/treb $(SIDE_BIN) $(GPU) $(BUILD)/tests/freeze $(BUILD)/tests/loopback
