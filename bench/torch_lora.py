@@ -1,23 +1,35 @@
 #!/usr/bin/env python3
 """`treb bench step --lora` against transformers and PEFT on one GPU.
 
-    torch_lora.py [--peft DIR] [--rank 16] [--tokens 8192] [--doc 2048] [--images 4] [--grid 32x64] [--budget SECONDS]
+    torch_lora.py [--peft DIR] [--base bf16|nf4|nf4-all] [--layers 48] [--rank 16] [--tokens 8192] [--doc 2048] [--images 4]
+                  [--grid 32x64] [--budget SECONDS]
 
-Needs torch, transformers and accelerate; PEFT is imported from DIR (its wheel, unpacked) if it is not installed. The model is
-Qwen3-VL-30B-A3B with random bf16 weights generated on the GPU, LoRA adapters on every linear weight except routers and head
-(on experts by `target_parameters`), and fused AdamW. A pack is TOKENS tokens in documents of DOC with IMAGES images of GRID
-patches, as in `treb bench step`: documents are rows of equal length, so there is no padding and no mask.
+Needs torch, transformers and accelerate; PEFT and, for --base nf4, bitsandbytes are imported from DIR (their wheels, unpacked)
+if they are not installed. The model is Qwen3-VL-30B-A3B with random bf16 weights generated on the GPU, LoRA adapters on every
+linear weight except routers and head (on experts by `target_parameters`), and fused AdamW. A pack is TOKENS tokens in
+documents of DOC with IMAGES images of GRID patches, as in `treb bench step`: documents are rows of equal length, so there is
+no padding and no mask.
 
 With gradient checkpointing off and on, the script times the largest batch of --packs that fits, and one pack where the
 largest is another; batches that do not fit are listed. Adapters and their moments are bf16 and there is no auxiliary loss,
 both of which favour PyTorch (--adapters fp32: PEFT's default, under autocast). FLOPs are model FLOPs, counted as treb counts
 them: base products once forward and once for the gradient of their input, adapters three times, head for supervised rows,
 nothing for recompute. Prints one JSON line; after --budget seconds it prints the results so far.
+
+--base nf4 has the decoder's linear modules in bitsandbytes' NF4 with double quantisation (Linear4bit, bf16 products). That is
+all that transformers' BitsAndBytesConfig reaches there: transformers 5 has a layer's experts in two 3-d parameters, which stay
+bf16. --base nf4-all has them in NF4 too, by a hook of this script that decodes a layer's experts before their forward; PEFT
+then adds adapters to them as to a bf16 base. (bitsandbytes.nn.parametrize would decode them as well, but PEFT 0.21 does not
+work on it: it finds such parameters by full names alone, leaves an adapter behind in every forward and fails in recompute.)
+Tower, mergers, embeddings, routers, norms and head are bf16 in both, as in `treb bench step --base nf4`. "frozen" counts the
+elements of each type.
 """
 
 import argparse
+import collections
 import contextlib
 import gc
+import importlib.metadata
 import json
 import os
 import statistics
@@ -117,15 +129,68 @@ def tower_flops(c, rank, images, grid, trained):
 
 # ------------------------------------------------------------------------------------------------------------- work
 
+def linears_to_nf4(model):
+    """As transformers does it for BitsAndBytesConfig(load_in_4bit=True, "nf4", double quantisation)."""
+    import bitsandbytes as bnb
+    for parent in list(model.modules()):
+        for name, linear in list(parent.named_children()):
+            if type(linear) is torch.nn.Linear:
+                w, kw = linear.weight, dict(compress_statistics=True, quant_type="nf4")
+                coded = bnb.nn.Linear4bit(w.shape[1], w.shape[0], False, compute_dtype=w.dtype, device="meta", **kw)
+                coded.weight = bnb.nn.Params4bit(w.data, requires_grad=False, module=coded, **kw).to(w.device)
+                coded.bias = linear.bias
+                setattr(parent, name, coded)
+
+
+def experts_to_nf4(model):
+    """Experts are codes between two passes. Their product reads the sum of weights and adapters, so autograd keeps that sum
+    and not the decoded weights, which are free again after the forward."""
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+    def decode(block, _):
+        for p, codes in block.coded:
+            p.data = dequantize_4bit(*codes)
+
+    def free(block, *_):
+        for p, _ in block.coded:
+            p.data = p.data.new_empty(0)
+
+    for block in model.modules():
+        if type(block).__name__ == "Qwen3VLMoeTextSparseMoeBlock":
+            experts = getattr(block.experts, "get_base_layer", lambda: block.experts)()
+            block.coded = [(p, quantize_4bit(p.data, compress_statistics=True, quant_type="nf4"))
+                           for p in (experts.gate_up_proj, experts.down_proj)]
+            free(block)
+            block.register_forward_pre_hook(decode)
+            block.register_forward_hook(free, always_call=True)
+
+
+def frozen(model):
+    """Elements of frozen weights by type."""
+    count = collections.Counter()
+    for block in model.modules():
+        count["nf4"] += sum(codes[1].shape.numel() for _, codes in getattr(block, "coded", []))
+    for p in model.parameters():
+        if not p.requires_grad:
+            codes = getattr(p, "quant_state", None)
+            count["nf4" if codes else str(p.dtype)[6:]] += codes.shape.numel() if codes else p.numel()
+    return dict(count)
+
+
 def make_model(args, device, c):
     import peft
     m = torch_gpu.model(c, device)
+    if args.base != "bf16":
+        linears_to_nf4(m.model.language_model)
+        m.is_loaded_in_4bit = True
     lora = peft.LoraConfig(
         r=args.rank, lora_alpha=2 * args.rank, target_modules=MODULES, target_parameters=EXPERTS,
         exclude_modules=r".*\.visual\..*" if args.no_vision else None,
     )
     with torch.device(device):
         m = peft.get_peft_model(m, lora, autocast_adapter_dtype=args.adapters == "fp32")
+    if args.base == "nf4-all":
+        experts_to_nf4(m)
     return m.train()
 
 
@@ -218,7 +283,7 @@ def run(args, report, device):
     optimizer = torch.optim.AdamW(params, lr=1e-4, fused=True)
     sync(device)
     report.head.update(
-        parameters=sum(p.numel() for p in model.parameters()), trained=sum(p.numel() for p in params),
+        layers=c.text_config.num_hidden_layers, frozen=frozen(model), trained=sum(p.numel() for p in params),
         start_s=time.monotonic() - report.started,
         weights_gib=torch.cuda.memory_allocated() / 2**30 if device == "cuda" else None,
     )
@@ -234,6 +299,7 @@ def run(args, report, device):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--peft", help="folder that holds the package peft")
+    p.add_argument("--base", choices=("bf16", "nf4", "nf4-all"), default="bf16")
     p.add_argument("--rank", type=int, default=16)
     p.add_argument("--layers", type=int, default=48)
     p.add_argument("--tokens", type=int, default=8192)
@@ -252,13 +318,13 @@ def main():
     args.packs = [float(x) for x in args.packs.split(",")]
     if args.peft:
         sys.path.insert(0, args.peft)
-    import peft
+    libs = ["torch", "transformers", "peft"] + ["bitsandbytes"] * (args.base != "bf16")
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     report = Report(
-        args.budget, case="lora", rank=args.rank, adapters=args.adapters, vision=not args.no_vision, attention="sdpa",
-        experts="grouped_mm", torch=torch.__version__, transformers=transformers.__version__, peft=peft.__version__,
+        args.budget, case="lora", base=args.base, rank=args.rank, adapters=args.adapters, vision=not args.no_vision,
+        attention="sdpa", experts="grouped_mm", **{lib: importlib.metadata.version(lib) for lib in libs},
         device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
     )
     run(args, report, device)
