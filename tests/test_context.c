@@ -115,10 +115,13 @@ static void on_all(Case *x)
     on_ranks(x->way.cp * x->way.tp, 0, one_rank);
 }
 
-/* The same on one rank, in f32. */
+/* The same on one rank, in f32. Its backward takes o from the ranks, whose forward is compared by itself: in
+ * bf16 what delta = dout.o gets from the rounding of o may exceed all of dq and dk where a row sees a key or
+ * two. */
 static Case alone(const Case *x)
 {
     Case     y = *x;
+    Tensor   o = num_copy(x->o, F32);
     Segments seg = segments_in_window(segments_of(&x->pack), x->window, x->pack.T);
     y.q = num_copy(x->q, F32), y.k = num_copy(x->k, F32), y.v = num_copy(x->v, F32);
     y.dout = num_copy(x->dout, F32);
@@ -126,8 +129,8 @@ static Case alone(const Case *x)
     ledger_clear(&BE->ledger);
     op_attention_fwd(BE, y.o, y.lse, y.q, y.k, y.v, seg, x->scale);
     if (t_has(x->sinks)) op_sink_fwd(BE, y.o, y.lse, x->sinks);
-    if (t_has(x->sinks)) op_sink_bwd(BE, y.dsinks[0], y.dout, y.o, y.lse, x->sinks);
-    op_attention_bwd(BE, y.dq, y.dk, y.dv, y.delta, y.dout, y.o, y.lse, y.q, y.k, y.v, seg, x->scale);
+    if (t_has(x->sinks)) op_sink_bwd(BE, y.dsinks[0], y.dout, o, y.lse, x->sinks);
+    op_attention_bwd(BE, y.dq, y.dk, y.dv, y.delta, y.dout, o, y.lse, y.q, y.k, y.v, seg, x->scale);
     y.fwd_flops[0] = BE->ledger.op[OP_attention_fwd].flops;
     y.bwd_flops[0] = BE->ledger.op[OP_attention_bwd].flops;
     y.extra[0]     = BE->ledger.op[OP_attention_bwd].extra;
@@ -183,19 +186,21 @@ static double sinks_error(Tensor got, const Case *one)
     return big > 0 ? worst / big : worst;
 }
 
-/* Parts are merged by exp(lse - lse'), and an lse of 8 to 16 is rounded by up to 5e-7. */
+/* Scores and lse are rounded to 2^-24 of their size, and their exp() by as much as they are: outputs in f32,
+ * of one rank too, are as near as the largest lse allows. */
 static void check_case(const Case *x, const char *what)
 {
     Case   y = alone(x);
     int    n = x->way.cp;
-    double out = x->dtype == F32 ? 3e-6 : 1e-2, grad = x->dtype == F32 ? 1e-5 : 5e-2;
+    double out = x->dtype == F32 ? 3e-7 * fmax(1, biggest(y.lse)) : 1e-2;
+    double grad = x->dtype == F32 ? 1e-5 : 3e-2;
     double o = num_error(x->o, y.o), dv = num_error(x->dv, y.dv);
     double dq = score_error(x->dq, y.dq, y.dv), dk = score_error(x->dk, y.dk, y.dv);
     EXPECT(o <= out && dq <= grad && dk <= grad && dv <= grad,
            "%s cp %d inner %d, %s, %lld tokens in %lld documents: o %.2g dq %.2g dk %.2g dv %.2g",
            x->way.kind, n, x->way.inner, what, (long long)x->pack.T, (long long)x->pack.docs, o, dq, dk, dv);
     double ds = t_has(x->sinks) ? sinks_error(all_dsinks(x), &y) : 0;
-    EXPECT(ds <= grad, "%s cp %d inner %d, %s: sinks %.2g", x->way.kind, n, x->way.inner, what, ds);
+    EXPECT(ds <= 1e-5, "%s cp %d inner %d, %s: sinks %.2g", x->way.kind, n, x->way.inner, what, ds);
     if (x->window) return;                       /* FLOPs of windows are bounds */
     EXPECT(sum(x->fwd_flops, n) == y.fwd_flops[0] && sum(x->bwd_flops, n) == y.bwd_flops[0] &&
            sum(x->extra, n) == y.extra[0], "%s cp %d, %s: FLOPs %g of %g", x->way.kind, n, what,
