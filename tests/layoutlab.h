@@ -254,6 +254,9 @@ static inline const Param *param_in(const Model *m, const Param *p)
     return NULL;
 }
 
+/* How far a loss or norm is from another, relative to it; both are 0 where a drawn step has no labels. */
+static inline double off_by(double got, double want) { return got == want ? 0 : fabs(got / want - 1); }
+
 /* The largest difference between this rank's shard and the whole parameter of one rank, relative to the
  * largest value of the latter or `least`. */
 static inline double apart(const Param *p, ShardView h, Tensor whole, double least)

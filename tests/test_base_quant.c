@@ -164,7 +164,7 @@ static void rank_main(Peer *p)
         double loss = 0, norm = 0, most = the_case.mode.base == CODE_FP8 ? 2e-3 : 1e-5;
         Status st = step(&the_case, &e, place.at[AX_DP], i, &loss, &norm);
         if (st) note("rank %d: %s", p->rank, status_text());
-        else if (!(fabs(loss / alone_loss[i] - 1) < most && fabs(norm / alone_norm[i] - 1) < 20 * most))
+        else if (!(off_by(loss, alone_loss[i]) < most && off_by(norm, alone_norm[i]) < 20 * most))
             note("rank %d, step %d: loss %.9g, one rank %.9g; norm %.9g, %.9g", p->rank, i, loss,
                  alone_loss[i], norm, alone_norm[i]);
     }

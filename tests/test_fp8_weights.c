@@ -283,7 +283,7 @@ static void layout_rank(Peer *p)
     for (int i = 0; i < MODE_STEPS; i++) {
         double loss = 0, norm;
         Status st = step(&the_case, &e, place.at[AX_DP], i, &loss, &norm);
-        double off = fabs(loss / alone_loss[i] - 1);
+        double off = off_by(loss, alone_loss[i]);
         if (st) note("rank %d: %s", p->rank, status_text());
         else if (!(off < 0.02)) note("rank %d, step %d: off by %.2g", p->rank, i, off);
     }

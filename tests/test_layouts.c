@@ -143,7 +143,7 @@ static void first_step_main(Peer *p)
     double loss = 0, norm = 0;
     open_rank(&e, p, &place);
     if (step(c, &e, place.at[AX_DP], 0, &loss, &norm)) note("rank %d: %s", p->rank, status_text());
-    if (!(fabs(loss / want.loss[0] - 1) <= 1e-6 && fabs(norm / want.norm[0] - 1) <= 3e-3))
+    if (!(off_by(loss, want.loss[0]) <= 1e-6 && off_by(norm, want.norm[0]) <= 3e-3))
         note("rank %d: loss %.9g, one rank %.9g; norm %.9g, one rank %.9g", p->rank, loss, want.loss[0], norm,
              want.norm[0]);
     engine_close(&e);

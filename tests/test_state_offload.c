@@ -146,7 +146,7 @@ static void sharding_leaves_blocks_whole(void)
         EXPECT(!failure.any, "zero %d: %s", zero, failure.text);
         for (int r = 0; zero == 2 && r < c->rule.world; r++)
             for (int i = 0; i < SHORT; i++)
-                EXPECT(fabs(results[r].loss[i] / want[r].loss[i] - 1) < 1e-3,
+                EXPECT(off_by(results[r].loss[i], want[r].loss[i]) < 1e-3,
                        "zero 2, rank %d, step %d: %g, %g", r, i, results[r].loss[i], want[r].loss[i]);
         if (zero % 2 == 0) memcpy(want, results, sizeof want);
         for (int r = 0; r < c->rule.world; r++)
@@ -173,7 +173,7 @@ static void rounded_gradients_stay_near(void)
         }
         for (int r = 0; r < c->rule.world; r++)
             for (int i = 0; i < SHORT; i++)
-                EXPECT(fabs(results[r].loss[i] / want[r].loss[i] - 1) < 0.01, "zero %d, step %d: %g, not %g",
+                EXPECT(off_by(results[r].loss[i], want[r].loss[i]) < 0.01, "zero %d, step %d: %g, not %g",
                        zero, i, results[r].loss[i], want[r].loss[i]);
         EXPECT(results[0].state != want[0].state, "zero %d: gradients are not rounded", zero);
         empty(c);
