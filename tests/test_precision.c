@@ -189,6 +189,34 @@ static void recompute_changes_no_bit(void)
 
 /* ---- training ---- */
 
+enum { FEWEST = 100 };
+
+static int64_t fewest_labels(const Case *c)
+{
+    int64_t fewest = INT64_MAX;
+    for (int b = 0; b < BATCHES; b++) {
+        int64_t labels = 0;
+        for (int m = 0; m < MICROS; m++) labels += c->stream[b][m].supervised;
+        if (labels < fewest) fewest = labels;
+    }
+    return fewest;
+}
+
+/* Codes that differ move each token's loss by itself, so that a mean over n tokens is off by 1/sqrt(n) of
+ * that: every step has FEWEST labels or more. Between layouts a mean over FEWEST tokens has a standard
+ * deviation of 0.2 % in 8 bits and of 1.2 % in NVFP4. */
+static void fill_labelled(Case *c, uint64_t seed)
+{
+    for (fill(c, seed); fewest_labels(c) < FEWEST; fill(c, seed += 1000)) empty(c);
+    c->weights = seed;
+}
+
+static void coded_case(const char *layout, bool pictures, DType dtype, uint64_t seed)
+{
+    mode_layout_case(&the_case, layout, pictures, dtype);
+    fill_labelled(&the_case, seed);
+}
+
 static void train_alone(const Case *c, double *loss, int steps)
 {
     Engine e;
@@ -246,7 +274,7 @@ static void losses_stay_near(void)
         { { .micro = PREC_NVFP4 }, 0.2, 0.04 },
     };
     double wide[SHORT], narrow[SHORT];
-    mode_case(" world=1", true, F32, first_seed());
+    coded_case(" world=1", true, F32, first_seed());
     train_alone(&the_case, wide, SHORT);
     for (size_t i = 0; i < sizeof way / sizeof *way; i++) {
         the_case.mode = way[i].mode;
@@ -311,7 +339,7 @@ static void nvfp4_gradients_follow_the_seed(void)
 {
     double   norm[3], loss[3];
     uint64_t seed[3] = { 5, 5, 6 };
-    mode_case(" world=1", true, F32, first_seed());
+    coded_case(" world=1", true, F32, first_seed());
     the_case.mode = (Mode){ .micro = PREC_NVFP4 };
     for (int i = 0; i < 3; i++) {
         Engine e;
@@ -334,14 +362,14 @@ static void micro_layouts_agree(void)
     static ModeSeen seen[MOST];
     for (int i = 0; i < 3; i++) for (int f = PREC_MXFP8; f <= PREC_NVFP4; f++) {
         double alone[MODE_STEPS];
-        mode_case(layouts[i], true, F32, first_seed() + (uint64_t)i);
+        coded_case(layouts[i], true, F32, first_seed() + (uint64_t)i);
         the_case.mode = (Mode){ .micro = (Precision)f };
         train_alone(&the_case, alone, MODE_STEPS);
         mode_train(seen, the_case.mode);
         EXPECT(!failure.any, "%s: %s", layouts[i], failure.text);
         for (int s = 0; s < MODE_STEPS; s++) {
             double off = fabs(seen[0].loss[s] / alone[s] - 1);
-            double most = f == PREC_NVFP4 ? 6e-2 : i < 2 && !s ? 1e-7 : 5e-3;
+            double most = f == PREC_NVFP4 ? 6e-2 : i < 2 && !s ? 1e-7 : 1e-2;
             EXPECT(off <= most, "%s, %s, step %d: off by %.2g", layouts[i], precision_word((Precision)f), s,
                    off);
         }
@@ -358,13 +386,13 @@ static void compare_layout(const char *layout, bool whole, uint64_t seed)
 {
     static ModeSeen seen[MOST];
     double alone[MODE_STEPS];
-    mode_case(layout, true, F32, seed);
+    coded_case(layout, true, F32, seed);
     the_case.mode = (Mode){ .fp8 = true };
     train_alone(&the_case, alone, MODE_STEPS);
     mode_train(seen, the_case.mode);
     EXPECT(!failure.any, "%s: %s", layout, failure.text);
     for (int i = 0; i < MODE_STEPS; i++) {
-        double off = fabs(seen[0].loss[i] / alone[i] - 1), most = whole && i == 0 ? 1e-7 : 5e-3;
+        double off = fabs(seen[0].loss[i] / alone[i] - 1), most = whole && i == 0 ? 1e-7 : 1e-2;
         EXPECT(off <= most, "%s, seed %llu, step %d: off by %.2g", layout, (unsigned long long)seed, i, off);
     }
     empty(&the_case);
@@ -391,9 +419,9 @@ static void chunks_change_no_bit(void)
         " \"num_experts_per_tok\": 2, \"mlp_only_layers\": [1], \"rope_theta\": 10000.0}";
     static ModeSeen seen[2][MOST];
     mode_layout_case(&the_case, " world=2 tp=2", false, BF16);
-    the_case.shape = small_shape(wide_text), the_case.weights = first_seed();
+    the_case.shape = small_shape(wide_text);
     the_case.rule = mode_rule(&the_case.shape.text, " world=2 tp=2");
-    fill(&the_case, the_case.weights);
+    fill_labelled(&the_case, first_seed());
     for (int f = PREC_FP8; f <= PREC_NVFP4; f++) {
         for (int i = 0; i < 2; i++) {
             the_case.tp_chunks = i ? 2 : 1;
