@@ -240,7 +240,7 @@ test: setup lint
 SIMT_TESTS := simt/selftest simt/selftest_hopper $(addprefix gpu_,weight_code optim results side delta)
 SIMT_RUN    = $(if $(shell command -v $(CXX)),$(SIMT_TESTS:%=$(SIMT_BUILD)/tests/%))
 SIMT_MORE  := $(addprefix gpu_,offload rows loss families precision moe grouped adapters attention gemm fp8 fp8_weights graph) \
-              $(patsubst %,gpu_%_hopper,loss grouped adapters attention fp8 fp8_weights)
+              $(patsubst %,gpu_%_hopper,loss grouped adapters attention fp8 fp8_weights clusters)
 SIMT_ONLY_gpu_attention := image
 test-simt: setup
 	@$(MAKE) --no-print-directory -j$$(nproc) SIMT=1 $(addprefix $(SIMT_BUILD)/tests/,$(SIMT_TESTS) $(SIMT_MORE))

@@ -143,6 +143,7 @@ static void lora_terms_in_eights(void)
                       maybe() ? DENSE : STRIDED, maybe());
 }
 
+/* Experts of 1,030 rows: clusters of two blocks. */
 static void lora_terms_of_a_model(void)
 {
     for (int i = 0; i < 2; i++) {
@@ -152,6 +153,8 @@ static void lora_terms_of_a_model(void)
         with_tail((Shape){ 16, 128, 2048, 768, 500 }, 16, s, GEMM_NT, BF16, BF16, DENSE, shared);
         with_tail((Shape){ 16, 128, 2048, 1536, 500 }, 64, s, GEMM_NN, BF16, BF16, DENSE, shared);
     }
+    with_tail((Shape){ 3, 1030, 264, 256, 7 }, 16, ZIPF, GEMM_NT, BF16, BF16, DENSE, maybe());
+    with_tail((Shape){ 3, 1030, 264, 256, 7 }, 72, EVEN, GEMM_NN, BF16, BF16, DENSE, maybe());
     with_tail((Shape){ 128, 8, 256, 512, 0 }, 16, ANY, GEMM_NT, BF16, BF16, DENSE, false);
     with_tail((Shape){ 128, 8, 256, 512, 0 }, 16, ANY, GEMM_NN, BF16, BF16, DENSE, false);
     with_tail((Shape){ 4, 0, 128, 64, 33 }, 16, EVEN, GEMM_NT, BF16, BF16, DENSE, false);
@@ -167,6 +170,7 @@ static void fused_lora_terms(void)
                         maybe() ? DENSE : STRIDED, maybe());
     fused_with_lora((Shape){ 16, 128, 768, 2048, 500 }, 16, ZIPF, BF16, DENSE, false);
     fused_with_lora((Shape){ 16, 128, 768, 1024, 500 }, 32, EDGES, BF16, DENSE, true);
+    fused_with_lora((Shape){ 3, 1030, 264, 256, 7 }, 16, ZIPF, BF16, DENSE, maybe());
     fused_with_lora((Shape){ 140, 1, 128, 64, 5 }, 16, ONE_EACH, BF16, DENSE, false);
     fused_with_lora((Shape){ 4, 0, 128, 64, 33 }, 16, EVEN, BF16, DENSE, false);
 }

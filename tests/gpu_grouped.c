@@ -127,14 +127,18 @@ static void experts_of_a_model(void)
     product((Shape){ 128, 8, 256, 512, 0 }, ANY, GEMM_TN | GEMM_ACC, BF16, F32, DENSE);
 }
 
-/* More than 1,024 rows an expert on average: weight gradients are computed by clusters of two blocks, where c
- * has an even number of tiles along M. ONE_TAKES_ALL leaves experts without rows. */
+/* More than 1,024 rows an expert on average: clusters of two blocks compute them, weight gradients where c
+ * has an even number of tiles along M. Of an expert with an odd number of tiles a block has one without rows;
+ * ONE_TAKES_ALL leaves experts without rows. */
 static void long_experts(void)
 {
     static const Share shares[] = { EVEN, ZIPF, ONE_TAKES_ALL };
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 12; i++)
         product((Shape){ 3, 1030, 8 * any_size(9, 70), 128 + 8 * any_size(1, 34), 7 }, shares[i % 3],
-                GEMM_TN | (maybe() ? GEMM_ACC : 0), BF16, i < 4 ? F32 : BF16, maybe() ? DENSE : STRIDED);
+                modes[i / 4] | (maybe() ? GEMM_ACC : 0), BF16, floats[maybe()], maybe() ? DENSE : STRIDED);
+    for (int i = 0; i < 3; i++)
+        fused((Shape){ 3, 1030, 8 * any_size(9, 50), 8 * any_size(9, 50), 7 }, shares[i], BF16,
+              maybe() ? DENSE : STRIDED, maybe());
 }
 
 /* In tiles and clusters of them, narrow, and in f32; experts without rows have strips of zeros. */

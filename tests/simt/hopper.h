@@ -117,6 +117,8 @@ SIMT_INSTRUCTION("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::
                  "[%0], [%1, {%3, %4, %5}], [%2];") : TensorLoad<false> { };
 SIMT_INSTRUCTION("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;") : TensorLoad<true> { };
+SIMT_INSTRUCTION("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;") : TensorLoad<true> { };
 
 template <bool ADD> struct TensorStore {
     static void run(const void *map, uint32_t from, int x, int y, int z)

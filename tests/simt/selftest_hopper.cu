@@ -315,8 +315,10 @@ bool barrier_absent() { no_barrier<<<1, 32, 0, stream>>>(); cudaStreamSynchroniz
 
 enum Leave { TOGETHER, EARLY };
 
-/* Each of two blocks loads half of a box into both, stores a word to the other, and reads its sum. */
-__global__ void __cluster_dims__(2) pair(const __grid_constant__ CUtensorMap map, float *y, Leave leave)
+/* Each of two blocks loads half of a box into both, stores a word to the other, and reads its sum. `dims` are
+ * those of the map. */
+__global__ void __cluster_dims__(2)
+pair(const __grid_constant__ CUtensorMap map, int dims, float *y, Leave leave)
 {
     extern __shared__ __align__(1024) char smem[];
     __shared__ double own;
@@ -330,7 +332,8 @@ __global__ void __cluster_dims__(2) pair(const __grid_constant__ CUtensorMap map
     cluster_sync();
     if (!t) {
         bar_expect(bar, 2 * BOX + 4);
-        tma_load_both(base + rank * BOX, &map, bar, 0, rank * ROWS);
+        if (dims == 2) tma_load_both(base + rank * BOX, &map, bar, 0, rank * ROWS);
+        else           tma_load_both(base + rank * BOX, &map, bar, 0, rank * ROWS, 0);
         cluster_store(smem_of(word, other), 100 + rank, smem_of(bar, other));
         cluster_arrive(smem_of(bar, other));
         if (leave == EARLY && rank) bar_expect(bar + 8, 0);
@@ -344,7 +347,7 @@ __global__ void __cluster_dims__(2) pair(const __grid_constant__ CUtensorMap map
     if (leave == TOGETHER) cluster_sync();
 }
 
-bool paired(Leave leave)
+bool paired(Leave leave, int dims)
 {
     float *t = (float *)space;
     bool   ok = true;
@@ -352,11 +355,12 @@ bool paired(Leave leave)
     CUtensorMap map = map_boxes(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, t, COLS, 2 * ROWS, COLS, ROWS);
     cuuint64_t n[2] = { COLS, 2 * ROWS }, s[1] = { 128 };
     cuuint32_t box[2] = { COLS, ROWS }, one[2] = { 1, 1 };
-    find_encode()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, t, n, s, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (dims == 2)
+        find_encode()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, t, n, s, box, one,
+                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     for (int i = 0; i < 12; i++) {
-        pair<<<4, 64, 2 * BOX + 32, stream>>>(map, out, leave);
+        pair<<<4, 64, 2 * BOX + 32, stream>>>(map, dims, out, leave);
         cudaStreamSynchronize(stream);
         for (int rank = 0; rank < 2; rank++) {
             const float *y = out + rank * (2 * ROWS + 2);
@@ -366,12 +370,12 @@ bool paired(Leave leave)
     }
     return ok;
 }
-bool cluster_of_two()      { return paired(TOGETHER); }
-bool cluster_left_early()  { paired(EARLY); return false; }
+bool cluster_of_two()      { return paired(TOGETHER, 2) && paired(TOGETHER, 3); }
+bool cluster_left_early()  { paired(EARLY, 2); return false; }
 bool cluster_cut()
 {
     CUtensorMap map = { };
-    pair<<<3, 64, 2 * BOX + 32, stream>>>(map, out, TOGETHER);
+    pair<<<3, 64, 2 * BOX + 32, stream>>>(map, 2, out, TOGETHER);
     cudaStreamSynchronize(stream);
     return false;
 }

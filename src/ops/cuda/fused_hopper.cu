@@ -25,9 +25,6 @@ typedef struct Ends {
     float       *part;
 } Ends;
 
-/* In addition to grouped.cuh's layout: a barrier for each warp's g and u. */
-enum { OWN = OFFSETS, SEGMENTS = OWN + CONSUMERS * 8 };
-
 /* The address of a lane's 16 bytes of the first 16 columns of a piece, for stmatrix4 and ldmatrix4; those of
  * the q-th 16 columns are at this ^ q * 32. Lane 0's address is that of the piece. */
 __device__ inline uint32_t spot_of(uint32_t piece)
@@ -186,7 +183,7 @@ struct Backward {
 };
 
 /* One warp of the two consumer warpgroups, as in grouped_hopper.cu. */
-template <class End, bool DROP>
+template <class End, bool DROP, bool CLUSTER>
 __device__ void fused_warpgroup(const GroupedJob &g, const int *off, uint32_t base, const Ends &ends,
                                 const DropoutArgs &h)
 {
@@ -195,9 +192,10 @@ __device__ void fused_warpgroup(const GroupedJob &g, const int *off, uint32_t ba
     float d[BN / 2];
     ExpertTile  t = { };
     End   end(ends, base, warp, g.N);
-    ExpertTileWalk<MODE, End::WIDE> walk(off, g);
-    TileReader tiles(base + QUEUE);
-    bool       active = false;
+    ExpertTileWalk<MODE, End::WIDE, CLUSTER> walk(off, g);
+    TileReaderOf<CLUSTER> tiles(base + QUEUE);
+    Releaser<CLUSTER>     release_stage(base + EMPTY);
+    bool  active = false;
 
     auto multiply = [&](int step) {
         uint32_t a = base + s * STAGE + group * CHUNK, b = base + s * STAGE + A_BYTES;
@@ -206,8 +204,7 @@ __device__ void fused_warpgroup(const GroupedJob &g, const int *off, uint32_t ba
         if (++s == STAGES) s = 0, phase ^= 1;
     };
     auto release = [&](int back) {              /* 1: the stage multiplied last, 2: the one before */
-        int done = s - back < 0 ? s - back + STAGES : s - back;
-        if (!lane) bar_arrive(base + EMPTY + done * 8);
+        release_stage(s - back < 0 ? s - back + STAGES : s - back);
     };
 
     int steps;
@@ -250,32 +247,29 @@ __device__ void fused_warpgroup(const GroupedJob &g, const int *off, uint32_t ba
     if (!lane) tma_read_done<0>();
 }
 
+template <class End, bool DROP, bool CLUSTER, bool CODED>
+__device__ inline void fused_block(const Maps &maps, const Ends &ends, const GroupedJob &g,
+                                   const DropoutArgs &h)
+{
+    run_block<End::MODE, End::HALVES, DROP, CLUSTER, CODED>(maps, g, [&](const int *off, uint32_t base) {
+        fused_warpgroup<End, DROP, CLUSTER>(g, off, base, ends, dropout_seeded<DROP>(h));
+    });
+}
+
 template <class End, bool DROP, bool CODED>
 __global__ void __launch_bounds__(THREADS, 1)
 fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends,
       const __grid_constant__ GroupedJob g, const __grid_constant__ DropoutArgs h)
 {
-    extern __shared__ __align__(1024) char smem[];
-    uint32_t base = smem_at(smem);
-    int     *off  = (int *)(smem + SEGMENTS);
-    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.first.begin(i);
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++)
-            bar_init(base + FULL + i * 8, 1), bar_init(base + EMPTY + i * 8, CONSUMERS);
-        for (int i = 0; i < CONSUMERS; i++) bar_init(base + OWN + i * 8, 1);
-        queue_init<End::MODE>(base);
-        bar_init_done();
-    }
-    __syncthreads();
-    if (threadIdx.x < CONSUMERS * 32) {
-        regs_more<CODED ? CODED_MORE : MORE>();
-        fused_warpgroup<End, DROP>(g, off, base, ends, dropout_seeded<DROP>(h));
-    } else {
-        regs_less<CODED ? CODED_LESS : LESS>();
-        int warp = threadIdx.x / 32 - CONSUMERS;
-        if (warp == 0) produce<End::MODE, End::HALVES, DROP, false, CODED>(maps, g, off, base);
-        else if (CODED) decode_ahead<BM>(g.ring, off, g.E);
-    }
+    fused_block<End, DROP, false, CODED>(maps, ends, g, h);
+}
+
+template <class End>
+__global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(2)
+cluster_fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends,
+              const __grid_constant__ GroupedJob g, const __grid_constant__ DropoutArgs h)
+{
+    fused_block<End, false, true, false>(maps, ends, g, h);
 }
 
 /* --- host --- */
@@ -283,9 +277,10 @@ fused(const __grid_constant__ Maps maps, const __grid_constant__ Ends ends,
 template <class End, bool DROP>
 void launch(Backend *be, const char *what, const FusedCall &q, const Ends &ends)
 {
-    int64_t E = q.offsets.n[0] - 1, across = ceil_div(q.F, End::WIDE);
-    int64_t blocks = min_i64(cuda_compute_sms(be), (ceil_div(q.a.n[0], BM) + E) * across);
-    size_t  smem = SEGMENTS + (size_t)(E + 1) * sizeof(int);
+    int64_t E = q.offsets.n[0] - 1, rows = q.a.n[0], across = ceil_div(q.F, End::WIDE);
+    bool    cluster = !DROP && !q.codes.format && long_enough_for_clusters(rows, E);
+    int64_t most = most_tiles(rows, E, across, cluster);
+    int64_t blocks = cluster ? cluster_blocks(be, most) : min_i64(cuda_compute_sms(be), most);
     GroupedJob  g = job_of(q.offsets, E, 1, q.F, q.a, q.w, q.lora);
     Maps        maps = maps_of(be, q.a, q.w, q.lora, BM, End::MODE == GEMM_NT ? End::WIDE : 64);
     DropoutArgs h = dropout_args(q.lora.dropout, 1.0f);
@@ -293,9 +288,11 @@ void launch(Backend *be, const char *what, const FusedCall &q, const Ends &ends)
     if (q.codes.format) g.ring = code_ring(be, q.codes, q.w, across);
     if (be->sticky) return;                     /* no tensor map */
     if (q.codes.format)
-        LAUNCH(be, what, (fused<End, DROP, true>), blocks, THREADS, smem, maps, ends, g, h);
+        LAUNCH(be, what, (fused<End, DROP, true>), blocks, THREADS, smem_bytes(E), maps, ends, g, h);
+    else if (cluster)
+        LAUNCH(be, what, cluster_fused<End>, blocks, THREADS, smem_bytes(E), maps, ends, g, h);
     else
-        LAUNCH(be, what, (fused<End, DROP, false>), blocks, THREADS, smem, maps, ends, g, h);
+        LAUNCH(be, what, (fused<End, DROP, false>), blocks, THREADS, smem_bytes(E), maps, ends, g, h);
 }
 
 }

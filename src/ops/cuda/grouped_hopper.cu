@@ -7,11 +7,11 @@
  *   NT, NN  the last tile of an expert reads rows of the next one, whose products are not stored
  *   TN      the last stage of an expert holds rows of the next one, which are zeroed before the product
  *
- * In TN with long experts, blocks form clusters of two, whose tiles are one below the other and need the
- * same b: each block loads half of it, and TMA multicast writes it to both. The L2 cache then sends 32 of the
- * 48 KiB that a block receives per stage. The products run at the power limit, so what this saves raises the
- * clock. A stage is free when the consumers of both blocks have released it, and the first block draws the
- * tiles. NT and NN were slower with clusters.
+ * With long experts, blocks form clusters of two, whose tiles are one below the other and need the same b:
+ * each block loads half of it, and TMA multicast writes it to both. The L2 cache then sends 32 of the 48 KiB
+ * that a block receives per stage. The products run at the power limit, so what this saves raises the clock.
+ * A stage is free when the consumers of both blocks have released it, and a thread of the first block draws
+ * the tiles.
  *
  * A LoRA term is one more stage, or a few, from two other matrices; with dropout it comes first, and dropout
  * is applied to its sums before the other stages. Where c is narrow, narrow_hopper.cu has narrower tiles.
@@ -190,36 +190,13 @@ __device__ void multiply_tiles(const GroupedJob &g, const int *off, uint32_t bas
     if (!lane) tma_read_done<0>();
 }
 
-template <int MODE, class C, bool ACC, bool DROP, bool CLUSTER, bool CODED = false>
-__device__ inline void run_block(const Maps &maps, const CUtensorMap &mc, const GroupedJob &g,
-                                 const DropoutArgs &h)
+template <int MODE, class C, bool ACC, bool DROP, bool CLUSTER, bool CODED>
+__device__ inline void multiply_block(const Maps &maps, const CUtensorMap &mc, const GroupedJob &g,
+                                      const DropoutArgs &h)
 {
-    extern __shared__ __align__(1024) char smem[];
-    uint32_t base = smem_at(smem);
-    int     *off  = (int *)(smem + OFFSETS);
-    for (int i = threadIdx.x; i <= g.E; i += THREADS) off[i] = g.first.at<DROP>(i);
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            bar_init(base + FULL + i * 8, 1);
-            bar_init(base + EMPTY + i * 8, CLUSTER ? 2 * CONSUMERS : CONSUMERS);
-        }
-        queue_init<MODE, CLUSTER>(base);
-        bar_init_done();
-    }
-    if (CLUSTER) cluster_sync();
-    else         __syncthreads();
-    if (threadIdx.x < CONSUMERS * 32) {
-        regs_more<CODED ? CODED_MORE : MORE>();
+    run_block<MODE, 1, DROP, CLUSTER, CODED>(maps, g, [&](const int *off, uint32_t base) {
         multiply_tiles<MODE, C, ACC, DROP, CLUSTER>(g, off, base, &mc, dropout_seeded<DROP>(h));
-    } else {
-        regs_less<CODED ? CODED_LESS : LESS>();
-        int warp = threadIdx.x / 32 - CONSUMERS;
-        if (warp == 0) produce<MODE, 1, DROP, CLUSTER, CODED>(maps, g, off, base);
-        else if (CODED) decode_ahead<BM>(g.ring, off, g.E);
-        else if (MODE == GEMM_TN && threadIdx.x == (CONSUMERS + 1) * 32 && !(CLUSTER && cluster_rank()))
-            draw_tiles<CLUSTER>(g, base);
-    }
-    if (CLUSTER) cluster_sync();                /* the other block may still arrive at this one's barriers */
+    });
 }
 
 template <int MODE, class C, bool ACC, bool DROP>
@@ -227,7 +204,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
       const __grid_constant__ GroupedJob g, const __grid_constant__ DropoutArgs h)
 {
-    run_block<MODE, C, ACC, DROP, false>(maps, mc, g, h);
+    multiply_block<MODE, C, ACC, DROP, false, false>(maps, mc, g, h);
 }
 
 template <int MODE, bool DROP>
@@ -235,32 +212,24 @@ __global__ void __launch_bounds__(THREADS, 1)
 coded_tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
             const __grid_constant__ GroupedJob g, const __grid_constant__ DropoutArgs h)
 {
-    run_block<MODE, bf16, false, DROP, false, true>(maps, mc, g, h);
+    multiply_block<MODE, bf16, false, DROP, false, true>(maps, mc, g, h);
 }
 
-template <class C, bool ACC>
+template <int MODE, class C, bool ACC>
 __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(2)
 cluster_tiles(const __grid_constant__ Maps maps, const __grid_constant__ CUtensorMap mc,
               const __grid_constant__ GroupedJob g, const __grid_constant__ DropoutArgs h)
 {
-    run_block<GEMM_TN, C, ACC, false, true>(maps, mc, g, h);
+    multiply_block<MODE, C, ACC, false, true, false>(maps, mc, g, h);
 }
 
 /* --- host --- */
 
-/* Whether TN takes clusters: c has tiles for both blocks, and experts have rows enough on average. With 2,048
- * rows an expert clusters take 2 - 5 % less time, with 512 up to 5 % more. */
+/* Whether clusters are taken: experts are long enough, and in TN c has tiles for both blocks. */
 bool takes_clusters(const GroupedCall &q)
 {
-    enum { ROWS = 1024 };
-    return q.mode == GEMM_TN && ceil_div(q.a.n[1], BM) % 2 == 0 && q.a.n[0] >= ROWS * q.E;
-}
-
-/* Clusters for at most `pairs` pairs of tiles, in blocks. */
-int64_t cluster_blocks(Backend *be, int64_t pairs)
-{
-    int64_t clusters = cuda_compute_sms(be) / 2;
-    return 2 * min_i64(clusters > 1 ? clusters : 1, pairs);
+    bool pairs = q.mode != GEMM_TN || ceil_div(q.a.n[1], BM) % 2 == 0;
+    return pairs && !q.drops && long_enough_for_clusters(q.a.n[0], q.E);
 }
 
 template <int MODE, class C, bool ACC, bool DROP> void launch(Backend *be, const GroupedCall &q)
@@ -272,14 +241,15 @@ template <int MODE, class C, bool ACC, bool DROP> void launch(Backend *be, const
     g.c = q.c.data, g.c_expert = q.c.s[0], g.c_row = q.c.s[tn], g.M = (int)M;
     g.each = (int)(ceil_div(M, cluster ? 2 * BM : BM) * ceil_div(N, BN));
     g.drawn = drawn, g.order = drawn + 3, g.squares = q.squares;
-    Maps        maps = maps_of(be, q.a, q.b, q.lora, tn ? 64 : BM, MODE == GEMM_NT ? BN : 64);
+    int         b_rows = MODE != GEMM_NT ? 64 : cluster ? BN / 2 : BN;
+    Maps        maps = maps_of(be, q.a, q.b, q.lora, tn ? 64 : BM, b_rows);
     CUtensorMap mc = map_of(be, stack_of(q.c), 16);
-    int64_t most = tn ? E * g.each : (ceil_div(q.a.n[0], BM) + E) * ceil_div(N, BN);
+    int64_t most = tn ? E * g.each : most_tiles(q.a.n[0], E, ceil_div(N, BN), cluster);
     if (be->sticky) return;                     /* no workspace or no tensor map */
     if (tn) LAUNCH(be, "grouped_gemm", order_experts, 1, EXPERTS_MOST, 0, drawn + 3, drawn, g.first, (int)E);
-    if (tn && cluster)
-        LAUNCH(be, "grouped_gemm", (cluster_tiles<C, ACC>), cluster_blocks(be, most), THREADS, smem_bytes(E),
-               maps, mc, g, q.dropout);
+    if (cluster)
+        LAUNCH(be, "grouped_gemm", (cluster_tiles<MODE, C, ACC>), cluster_blocks(be, most), THREADS,
+               smem_bytes(E), maps, mc, g, q.dropout);
     else
         LAUNCH(be, "grouped_gemm", (tiles<MODE, C, ACC, DROP>), min_i64(cuda_compute_sms(be), most), THREADS,
                smem_bytes(E), maps, mc, g, q.dropout);
@@ -287,7 +257,7 @@ template <int MODE, class C, bool ACC, bool DROP> void launch(Backend *be, const
 
 template <int MODE, bool DROP> void launch_coded(Backend *be, const GroupedCall &q)
 {
-    int64_t     N = q.c.n[1], across = ceil_div(N, BN), most = (ceil_div(q.a.n[0], BM) + q.E) * across;
+    int64_t     N = q.c.n[1], across = ceil_div(N, BN), most = most_tiles(q.a.n[0], q.E, across, false);
     GroupedJob  g = job_of(q.offsets, q.E, q.every, N, q.a, q.b, q.lora);
     Maps        maps = maps_of(be, q.a, q.b, q.lora, BM, MODE == GEMM_NT ? BN : 64);
     CUtensorMap mc = map_of(be, stack_of(q.c), 16);

@@ -129,6 +129,12 @@ __device__ inline void tma_load_both(uint32_t dst, const CUtensorMap *map, uint3
                  ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;"
                  :: "r"(dst), "l"(map), "r"(bar), "r"(x), "r"(y), "h"((uint16_t)3) : "memory");
 }
+__device__ inline void tma_load_both(uint32_t dst, const CUtensorMap *map, uint32_t bar, int x, int y, int z)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;"
+                 :: "r"(dst), "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"((uint16_t)3) : "memory");
+}
 __device__ inline void tma_store(const CUtensorMap *map, uint32_t src, int x, int y, int z)
 {
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];"
