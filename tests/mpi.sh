@@ -12,8 +12,9 @@ check() {                                # check WHAT command...: counts the res
     local what=$1; shift
     if "$@"; then passed=$((passed + 1)); return; fi
     failed=$((failed + 1)); echo "  FAIL $what"
-    grep -av 'is process' "$tmp/out" | head -n 20 | sed 's/^/    /'
+    output | grep -av 'is process' | head -n 20 | sed 's/^/    /'
 }
+output() { cat "$tmp/out" "$tmp"/rank.* 2>/dev/null; }
 report() { echo "lab: $passed passed, $failed failed, $skipped skipped"; [ $failed -eq 0 ]; exit; }
 
 if ! command -v mpirun >/dev/null || ! "$prog" kinds | grep -q ', mpi'; then
@@ -29,16 +30,18 @@ cases() {                                # cases RANKS WORD: adds the counts tha
 }
 
 # ends MODE TIMEOUT SIGNAL VICTIM: a run of endless collectives; SIGNAL, if given, is sent to rank VICTIM.
-# Each rank writes its exit code to a file and runs in its own session: mpirun would otherwise kill the other
-# ranks before they exit by themselves.
+# Each rank writes its output and its exit code to files and runs in its own session: mpirun would otherwise
+# kill the other ranks before they exit by themselves, or end before it has passed on what they say.
 ends() {
     local start job want=4
     [ "$3" = STOP ] && want=3
-    rm -f "$tmp"/code.*
-    $run -np 4 setsid -w bash -c '"$0" "$@"; echo $? > "$TMPDIR/code.$OMPI_COMM_WORLD_RANK"' \
+    rm -f "$tmp"/code.* "$tmp"/rank.*
+    $run -np 4 setsid -w bash -c 'exec >"$TMPDIR/rank.$OMPI_COMM_WORLD_RANK" 2>&1
+                                  "$0" "$@"; echo $? > "$TMPDIR/code.$OMPI_COMM_WORLD_RANK"' \
         "$prog" "$1" "$2" >"$tmp/out" 2>&1 &
     job=$!
-    for _ in $(seq 600); do [ "$(grep -ac 'is process' "$tmp/out")" -eq 4 ] && break; sleep 0.1; done
+    disown $job                          # or bash prints how it ended: Open MPI may crash when a rank is lost
+    for _ in $(seq 600); do [ "$(lines 'is process')" -eq 4 ] && break; sleep 0.1; done
     sleep 0.5
     [ -n "$3" ] && kill "-$3" "$(process $4)"
     start=$(date +%s%N)
@@ -47,12 +50,11 @@ ends() {
     for rank in 0 1 2 3; do [ -e "$tmp/code.$rank" ] || kill -9 "$(process $rank)" 2>/dev/null; done
     for _ in $(seq 100); do kill -0 $job 2>/dev/null || break; sleep 0.1; done
     kill -9 $job 2>/dev/null             # an mpirun whose ranks are gone may wait for ever
-    wait $job 2>/dev/null
 }
-process() { sed -n "s/^rank $1 is process //p" "$tmp/out"; }
+process() { output | sed -n "s/^rank $1 is process //p"; }
 codes() { cat $(for r in $*; do echo "$tmp/code.$r"; done) 2>/dev/null | tr '\n' ' '; }
-lines() { grep -ac "$1" "$tmp/out"; }
-says() { grep -aq "$1" "$tmp/out"; }
+lines() { output | grep -ac "$1"; }
+says() { output | grep -aq "$1"; }
 
 cases 4 ""
 cases 3 staged                           # buffers that MPI cannot read are staged in host memory
