@@ -63,7 +63,7 @@ static void call(Case *x, char *to)
 static void again_and_again(int mode, Share share, int64_t most)
 {
     const char *calls = getenv("TREB_GPU_CLUSTER_CALLS");
-    int    n = calls ? atoi(calls) : (int)gpu_size(MANY, 1), bad = 0;
+    int    n = calls ? atoi(calls) : (int)gpu_size(MANY, 2), bad = 0;
     Case   x;
     open_case(&x, mode, share, most);
     call(&x, x.first);
@@ -81,7 +81,6 @@ static void again_and_again(int mode, Share share, int64_t most)
 static void all_shares(int mode)
 {
     again_and_again(mode, ZIPF, gpu_size(4300, 1030));
-    if (!gpu_.real) return;                     /* minutes each where no GPU multiplies */
     again_and_again(mode, ONE_TAKES_ALL, 1030);
     again_and_again(mode, ANY, 2000);
 }

@@ -46,7 +46,7 @@ typedef struct Shape { int64_t E, most, N, K, spare; } Shape;
 /* A large shape with a quarter of its experts and widths, where no GPU multiplies it (gpu_size). */
 static inline Shape sized(Shape x)
 {
-    if (x.E * x.N * x.K > gpu_size(INT64_MAX, 1 << 20)) x.E /= 4, x.N /= 4, x.K /= 4;
+    if (x.E * x.N * x.K > gpu_size(INT64_MAX, 1 << 20)) x.E = (x.E + 3) / 4, x.N /= 4, x.K /= 4;
     return x;
 }
 

@@ -311,6 +311,29 @@ __global__ void no_barrier()
 }
 bool barrier_absent() { no_barrier<<<1, 32, 0, stream>>>(); cudaStreamSynchronize(stream); return false; }
 
+/* Two lanes of a warp arrive, each at a barrier of its own: neither waits for the other. */
+__global__ void two_arrivals(float *y)
+{
+    __shared__ uint64_t bar[2];
+    int t = threadIdx.x;
+    if (t < 2) bar_init(smem_at(&bar[t]), 1);
+    __syncthreads();
+    if (t == 0)      bar_arrive(smem_at(&bar[0]));
+    else if (t == 1) bar_arrive(smem_at(&bar[1]));
+    bar_wait(smem_at(&bar[0]), 0), bar_wait(smem_at(&bar[1]), 0);
+    y[t] = (float)t;
+}
+bool arrivals_of_two_lanes()
+{
+    bool ok = true;
+    for (int i = 0; i < 12; i++) {
+        two_arrivals<<<1, 32, 0, stream>>>(out);
+        cudaStreamSynchronize(stream);
+        for (int t = 0; t < 32; t++) ok = ok && out[t] == (float)t, out[t] = -1;
+    }
+    return ok;
+}
+
 /* ---- clusters ---- */
 
 enum Leave { TOGETHER, EARLY };
@@ -466,6 +489,7 @@ const Case cases[] = {
     { "a ring without its second barriers", ringed<SKIPS>, "1 of 1 arrivals" },
     { "a slot that is freed before it is read", freed_early, NULL },
     { "an mbarrier that is none", barrier_absent, "there is no mbarrier" },
+    { "arrivals of two lanes", arrivals_of_two_lanes, NULL },
     { "a cluster: multicast, st.async, mapa", cluster_of_two, NULL },
     { "a block that leaves its cluster early", cluster_left_early, "of the cluster, which has ended" },
     { "a grid that is no multiple of clusters", cluster_cut, "a grid of 3 blocks in clusters of 2" },

@@ -152,9 +152,11 @@ static void run_other(int warp, uint32_t lanes)
 
 void yield_warp()
 {
-    uint32_t own = 1u << lane();
+    uint32_t own = 1u << lane(), *yielding = &here->yielding[now.warp];
     if (!now.yields) return;
-    while (here->ready[now.warp] & ~own) run_other(now.warp, here->ready[now.warp] & ~own);
+    *yielding |= own;                           /* two lanes that yield do not wait for each other */
+    while (uint32_t others = here->ready[now.warp] & ~*yielding) run_other(now.warp, others);
+    *yielding &= ~own;
     uint32_t set = here->ready_warps;
     for (int i = (int)(draw() % (unsigned)__builtin_popcount(set)); i; i--) set &= set - 1;
     int warp = __builtin_ctz(set);

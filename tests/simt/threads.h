@@ -40,6 +40,7 @@ struct Block {
     bool     returned;                                  /* some thread, since warps were looked through */
     char    *memory;                                    /* shared */
     uint32_t ready[WARPS], ready_warps;                 /* lanes that can run, warps that have such lanes */
+    uint32_t yielding[WARPS];                           /* of them, lanes that let others run: yield_warp */
     Thread   thread[THREADS];
 };
 
