@@ -35,9 +35,10 @@ static ModuleKind *kind_of(TrainableSummary *t, const Param *p, int i, ModuleSta
     for (int n = 0; n < t->n; n++)
         if (t->kind[n].status == status && !strcmp(t->kind[n].name, k.name)) return &t->kind[n];
     if (t->n == t->cap) {
-        t->cap = t->cap ? 2 * t->cap : 32;
-        t->kind = realloc(t->kind, (size_t)t->cap * sizeof *t->kind);
-        REQUIRE(t->kind, "no memory for %d kinds of modules", t->cap);
+        int         cap = t->cap ? 2 * t->cap : 32;
+        ModuleKind *more = realloc(t->kind, (size_t)cap * sizeof *more);
+        REQUIRE(more, "no memory for %d kinds of modules", cap);
+        t->kind = more, t->cap = cap;
     }
     t->kind[t->n] = k;
     return &t->kind[t->n++];
