@@ -95,11 +95,7 @@ static bool draw(Case *x)
     draw_task(&x->ask.task);
     draw_way(&x->way.c, &x->ask.task);
     draw_adapters(&x->lora);
-    const char *target = x->lora.lora.target_modules.item[0];
-    Task       *t = &x->ask.task;
-    /* Without pictures a run that trains the tower alone has no backward, which analytic memory assumes. */
-    if (!t->patches && t->model->vision.depth && !strcmp(target, "vision")) t->patches = t->seq;
-    describe(x, target);
+    describe(x, x->lora.lora.target_modules.item[0]);
     if (!search_adapt(&x->ask, &adapted, &x->lora)) return true;
     EXPECT(strstr(status_text(), "lora."), "%s: %s", x->text, status_text());
     config_close(&x->lora);
@@ -269,6 +265,26 @@ static void the_tower_is_below_all(void)
     leave(&x);
 }
 
+/* Without pictures no gradient comes to the tower: layers keep what the backward of another micro-batch would
+ * read, and take no scratch for gradients. */
+static void tower_alone_needs_pictures(void)
+{
+    Case x;
+    StageMemory with, without;
+    adapt(&x, "qwen3-vl-30b-a3b", "vision", "16");
+    x.ask.task.gpus = 2, x.ask.task.patches = 0, x.way.c = way(1, 2, 1, 1);
+    analytic_memory(&with, &x.ask.task, &x.way.c, 0);
+    lora_cost_close(&adapted);
+    EXPECT_OK(search_adapt(&x.ask, &adapted, &x.lora));
+    analytic_memory(&without, &x.ask.task, &x.way.c, 0);
+    const LoraLayer *first = &adapted.layer[adapted.of[0]];
+    EXPECT(adapted.classes == 1 && first->kept && !first->back && !first->core && !adapted.head.input,
+           "of %d classes", adapted.classes);
+    EXPECT(without.activations == with.activations && without.buffers < 0.8 * with.buffers,
+           "%.2f GB of buffers, %.2f with a backward", without.buffers / 1e9, with.buffers / 1e9);
+    leave(&x);
+}
+
 typedef struct Takes { double bytes, seconds; } Takes;
 
 static Takes takes_of(const char *model, const char *target, const char *rank)
@@ -358,6 +374,7 @@ int main(void)
 {
     RUN(backward_stops_where_nothing_trains);
     RUN(the_tower_is_below_all);
+    RUN(tower_alone_needs_pictures);
     RUN(more_takes_more);
     RUN(what_is_refused);
     RUN(searches_end_in_recipes);

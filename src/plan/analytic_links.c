@@ -104,9 +104,10 @@ int analytic_cp_inner(const Task *t, int tp, int cp)
 }
 
 /* Keys and values go round, backward with their gradients; what a step computes hides it. Ranks that exchange
- * heads for tokens first, all rows of attention, make a ring of fewer, larger steps. */
-static double core_ring(const Task *t, const Candidate *c, const LayerStep *core, double forward,
-                        double backward)
+ * heads for tokens first, all rows of attention, make a ring of fewer, larger steps. back: the core has a
+ * backward, as below. */
+static double core_ring(const Task *t, const Candidate *c, const LayerStep *core, const LayerTime *l,
+                        bool back)
 {
     const Hardware *h = &t->hw;
     RankShape r = task_rank(t, c);
@@ -114,46 +115,51 @@ static double core_ring(const Task *t, const Candidate *c, const LayerStep *core
     bool   local = c->tp * c->cp <= h->domain;
     double kv = 2 * T * core->kv_out / r.kv, swap = kv + 2 * T * (core->in + core->out) / r.tp;
     double hop = kv / (local ? intra_rate(h) : inter_rate(h)) + (local ? h->intra_delay : h->inter_delay);
-    double exposed = (ring - 1) * (fmax(0, hop - forward / ring) + fmax(0, 2 * hop - backward / ring));
+    double exposed = (ring - 1) * fmax(0, hop - l->attention[0] / ring);
+    if (back) exposed += (ring - 1) * fmax(0, 2 * hop - l->attention[1] / ring);
     if (inner == 1) return exposed;
-    return exposed + 3 * (swap * (inner - 1) / inner / intra_rate(h) + 2 * h->intra_delay);
+    return exposed + (back ? 3 : 1) * (swap * (inner - 1) / inner / intra_rate(h) + 2 * h->intra_delay);
 }
 
 /* Windows that reach no further than the chunk before take keys and values from neighbours, longer ones from
  * all ranks; gradients go back the same way. Nothing hides it. */
-static double core_window(const Task *t, const Candidate *c, const LayerStep *core)
+static double core_window(const Task *t, const Candidate *c, const LayerStep *core, bool back)
 {
     const Hardware *h = &t->hw;
     RankShape r = task_rank(t, c);
     double T = r.rows[ROWS_GATHERED], hops = core->window - 1 <= T / 2 ? 1 : c->cp - 1;
     bool   local = c->tp * c->cp <= h->domain;
-    return 3 * hops * (2 * T * core->kv_out / r.kv / (local ? intra_rate(h) : inter_rate(h)) +
-                       (local ? h->intra_delay : h->inter_delay));
+    return (back ? 3 : 1) * hops * (2 * T * core->kv_out / r.kv / (local ? intra_rate(h) : inter_rate(h)) +
+                                    (local ? h->intra_delay : h->inter_delay));
 }
 
 /* States pass by gathering what chunks make of them, forward and backward. A chunk in the midst of a sequence
  * computes that besides its outputs: two passes more forward, one more backward (nn/gdn_context.h). */
-static double core_states(const Task *t, const Candidate *c, const LayerStep *core, const LayerTime *l)
+static double core_states(const Task *t, const Candidate *c, const LayerStep *core, const LayerTime *l,
+                          bool back)
 {
     double bytes = 4 * core->state / c->tp * 2 * c->cp;
-    double read = 2 * bytes / (t->hw.memory_bw * t->hw.work[WORK_MEMORY].flat);
-    return 2 * collective(&t->hw, bytes, c->cp, c->tp) + read + 2 * l->attention[0] + l->attention[1];
+    double read = bytes / (t->hw.memory_bw * t->hw.work[WORK_MEMORY].flat);
+    double pass = collective(&t->hw, bytes, c->cp, c->tp) + read;
+    return (back ? 2 : 1) * pass + 2 * l->attention[0] + l->attention[1];
 }
 
 double cp_layer(const Task *t, const Candidate *c, LayerClass k, const LayerTime *l)
 {
     const Description *d = class_description(t, k);
+    bool   back = class_core_has_backward(k);
     double seconds = 0;
     for (int i = 0; c->cp > 1 && i < d->steps; i++) {
         const LayerStep *s = &d->step[i];
         if (s->type != STEP_CORE) continue;
-        if (s->window > 0)          seconds += core_window(t, c, s);
-        else if (s->macs_pair > 0)  seconds += core_ring(t, c, s, l->attention[0], l->attention[1]);
-        else if (!t->foreign)       seconds += core_states(t, c, s, l);
+        if (s->window > 0)          seconds += core_window(t, c, s, back);
+        else if (s->macs_pair > 0)  seconds += core_ring(t, c, s, l, back);
+        else if (!t->foreign)       seconds += core_states(t, c, s, l, back);
     }
     return seconds;
 }
 
+/* Gradients go back where something before the head trains. */
 double pp_micro(const Task *t, const Candidate *c)
 {
     const Hardware *h = &t->hw;
@@ -162,7 +168,7 @@ double pp_micro(const Task *t, const Candidate *c)
     bool   local = t->gpus <= h->domain;
     double once = bytes / (local ? intra_rate(h) : inter_rate(h));
     double delay = local ? h->intra_delay : h->inter_delay;
-    return 2 * c->vpp * (once + delay);
+    return (!t->lora || t->lora->head.input ? 2 : 1) * c->vpp * (once + delay);
 }
 
 /* What communication beside `window` seconds of compute adds to them: what does not hide, and the slow-down

@@ -186,14 +186,17 @@ static double state_work(const Task *t, const Candidate *c, LayerClass k)
     return c->cp > 1 && !t->foreign ? 4 * numbers / c->tp * (2 * c->cp + 4) : 0;
 }
 
-/* Scratch of one layer: gradients of what it has between its products. */
+/* Scratch of one layer: gradients of what it has between its products; without a backward the outputs of its
+ * experts alone. */
 static double layer_work(const Task *t, const Candidate *c, LayerClass k)
 {
     const TextShape *s = &t->model->text;
     RankShape r = task_rank(t, c);
     double T = r.rows[ROWS_GATHERED], heads = (double)s->H / r.tp + (double)s->G / r.kv, D = (double)s->D;
     double attention = T * 3 * heads * (double)s->C, ffn = T * 3 * (double)s->I / r.tp;
-    if (k.kinds.ffn == FFN_MOE) ffn = r.rows[ROWS_EXPERTS] * (D + 2 * (double)s->F / r.etp);
+    double rows = k.kinds.ffn == FFN_MOE ? r.rows[ROWS_EXPERTS] : 0;
+    if (!class_has_backward(k)) return 2 * rows * D + state_work(t, c, k);
+    if (rows > 0) ffn = rows * (D + 2 * (double)s->F / r.etp);
     return 2 * (most(attention, ffn) + 2 * r.rows[ROWS_TOKENS] * D) + state_work(t, c, k);
 }
 
@@ -228,17 +231,31 @@ static double buffer_bytes(const Task *t, const Candidate *c, const StageLayers 
     return bytes + worst;
 }
 
+/* Whether attention has a backward in some layer of a stage. */
+static bool cores_have_backward(const Task *t, const StageLayers *l)
+{
+    bool any = false;
+    for (int i = 0; i < task_classes(t); i++) any |= l->n[i] && class_core_has_backward(task_class(t, i));
+    return any;
+}
+
+static bool tower_core_has_backward(const Task *t)
+{
+    return t->lora ? t->lora->tower.core > 0 : !t->frozen_vision;
+}
+
 /* What backward attention takes while it runs (ops/ops.h); keys of other ranks need none. */
 static double workspace_bytes(const Task *t, const Candidate *c, const StageLayers *l)
 {
     const ModelRow *m = t->model;
-    int64_t T = (int64_t)task_tokens(t, c), patches = m->vision.depth && l->first ? t->patches * c->mbs : 0;
+    bool    sees = m->vision.depth && l->first && tower_core_has_backward(t);
+    int64_t T = (int64_t)task_tokens(t, c), patches = sees ? t->patches * c->mbs : 0;
     AttentionWork text = { .T = T, .docs = T / t->seq + 1, .longest = t->seq, .H = m->text.H / c->tp,
                            .G = (m->text.G + c->tp - 1) / c->tp, .C = m->text.C, .causal = true };
     AttentionWork tower = { .T = patches, .docs = 1, .longest = patches, .H = m->vision.H, .G = m->vision.H,
                             .C = patches ? m->vision.D / m->vision.H : 0 };
     if (t->foreign || !strcmp(t->hw.backend, "cpu")) return 0;
-    return (double)most(c->cp > 1 ? 0 : attention_bwd_workspace(&text),
+    return (double)most(c->cp > 1 || !cores_have_backward(t, l) ? 0 : attention_bwd_workspace(&text),
                         patches ? attention_bwd_workspace(&tower) : 0);
 }
 

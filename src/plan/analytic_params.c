@@ -261,7 +261,7 @@ void stage_params(StageParams *p, const Task *t, const Candidate *c, const Stage
         StageParams one = { 0 };
         if (!s->n[i]) continue;
         add_units(p, t, c, s->n[i], layer_unit(t, c, k), k.lora ? &k.lora->trained : NULL, &one);
-        if (!k.lora || k.lora->back) p->again += (double)s->n[i] / s->all;
+        if (class_has_backward(k)) p->again += (double)s->n[i] / s->all;
         p->gathered += buffers_of(t, s, i, c->overlap ? 4 : 2) * one.gathered;
         p->summed   += buffers_of(t, s, i, 2) * one.summed;
         layer = (StageParams){ .gathered = fmax(layer.gathered, one.gathered),

@@ -53,6 +53,10 @@ static inline LayerClass task_class(const Task *t, int i)
     return (LayerClass){ .kinds = { (AttentionId)(i / FFN_KINDS), (FfnId)(i % FFN_KINDS) } };
 }
 
+/* Whether a gradient comes to layers of a class, and to their attention. */
+static inline bool class_has_backward(LayerClass k)      { return !k.lora || k.lora->back; }
+static inline bool class_core_has_backward(LayerClass k) { return !k.lora || k.lora->core; }
+
 /* Whether any layer of the model is of it. */
 static inline bool task_has_class(const Task *t, LayerClass k)
 {

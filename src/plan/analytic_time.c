@@ -34,7 +34,7 @@ static double kernels(LayerClass k)
 static void class_time(Micro *m, const Task *t, const Candidate *c, LayerClass k)
 {
     LayerTime l;
-    bool full = c->recompute & RE_FULL && (!k.lora || k.lora->back);
+    bool full = c->recompute & RE_FULL && class_has_backward(k);
     const EngineRow *e    = task_engine(t);
     layer_time(&l, t, c, k);
     double work = l.gemm[0] + l.gemm[1] + l.experts[0] + l.experts[1] + l.attention[0] + l.attention[1]

@@ -92,7 +92,7 @@ static void steps_time(LayerTime *l, const Task *t, const Candidate *c, LayerCla
                   task_engine(t)->grouped;
     for (int i = 0; i < d->steps; i++) {
         const LayerStep *s = &d->step[i];
-        if (s->type == STEP_CORE) core_time(l, t, c, s, !k.lora || k.lora->core);
+        if (s->type == STEP_CORE) core_time(l, t, c, s, class_core_has_backward(k));
         else if (s->type == STEP_PRODUCT && s->linear != LINEAR_ROUTER)
             step_time(l, t, &r, s, k.lora ? &k.lora->weight[i] : NULL, lost);
     }
@@ -145,7 +145,7 @@ void layer_time(LayerTime *l, const Task *t, const Candidate *c, LayerClass k)
 {
     const TextShape *m = &t->model->text;
     RankShape  r = task_rank(t, c);
-    bool       back = !k.lora || k.lora->back, moe = k.kinds.ffn == FFN_MOE;
+    bool       back = class_has_backward(k), moe = k.kinds.ffn == FFN_MOE;
     LayerBytes b;
     *l = (LayerTime){ 0 };
     layer_bytes(&b, t, c, k);
