@@ -237,7 +237,7 @@ test: setup lint
 # Kernels on an emulated GPU (tests/simt): the tests of ops, without those that measure time or need several GPUs.
 # `make test` has the short ones. NAME_hopper is NAME on an emulated GPU of compute capability 9.0; SIMT_ONLY_NAME: those
 # of its tests whose kernels differ there.
-SIMT_TESTS := simt/selftest simt/selftest_hopper $(addprefix gpu_,weight_code optim results side delta clusters_hopper)
+SIMT_TESTS := simt/selftest simt/selftest_hopper $(addprefix gpu_,weight_code optim adamw_fp8 results side delta clusters_hopper)
 SIMT_RUN    = $(if $(shell command -v $(CXX)),$(SIMT_TESTS:%=$(SIMT_BUILD)/tests/%))
 SIMT_MORE  := $(addprefix gpu_,offload rows loss families precision moe grouped adapters attention gemm fp8 fp8_weights graph) \
               $(patsubst %,gpu_%_hopper,loss grouped adapters attention fp8 fp8_weights coded)

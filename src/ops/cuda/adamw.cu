@@ -131,37 +131,6 @@ extern "C" void cuda_squares(Backend *be, Tensor out, Tensor each, const Addends
 
 namespace {
 
-template <class M, class S, class G> struct Streams : Weights { M *m; S *v; };
-
-/* N elements in registers. */
-template <class M, class S, class G, int N, bool SPLIT> struct Held {
-    Run<float, N> p;
-    Run<G, N>     g;
-    Half<N>       near, rest;
-    Run<M, N>     m;
-    Run<S, N>     v;
-
-    __device__ void load(const Streams<M, S, G> &s, int64_t i)
-    {
-        if (SPLIT) near = *(const Half<N> *)(s.w16 + i), rest = *(const Half<N> *)(s.rest + i);
-        else       p = run_load<N>(s.p + i);
-        g = run_load<N>((const G *)s.g + i);
-        m = run_load<N>(s.m + i), v = run_load<N>(s.v + i);
-    }
-    __device__ void update(const Streams<M, S, G> &s, int64_t i, AdamFactors f) const
-    {
-        float P[N], A[N], B[N];
-        #pragma unroll
-        for (int j = 0; j < N; j++) {
-            P[j] = SPLIT ? joined(near.v[j], rest.v[j]) : p.get(j), A[j] = m.get(j), B[j] = v.get(j);
-            adam_element(&P[j], &A[j], &B[j], g.get(j), f);
-        }
-        run_store<N>(s.m + i, A);
-        run_store<N>(s.v + i, B);
-        masters_store<N, SPLIT>(s, i, P);
-    }
-};
-
 /* A thread has HELD runs of N, THREADS runs apart. The few elements behind the last whole run go one by one
  * to the first threads of the last block. */
 enum { HELD = 2 };
@@ -172,6 +141,7 @@ static __global__ void __launch_bounds__(THREADS, 4) step_all(Streams<M, S, G> s
     __shared__ float shared;
     AdamFactors f = factors(given, 1.0f);
     Held<M, S, G, N, SPLIT> h[HELD];
+    float   p[N];
     int64_t at = ((int64_t)blockIdx.x * HELD * THREADS + threadIdx.x) * N, whole = s.n / N * N;
     #pragma unroll
     for (int k = 0; k < HELD; k++)
@@ -182,11 +152,11 @@ static __global__ void __launch_bounds__(THREADS, 4) step_all(Streams<M, S, G> s
     f.clip = shared;
     #pragma unroll
     for (int k = 0; k < HELD; k++)
-        if (at + k * THREADS * N < whole) h[k].update(s, at + k * THREADS * N, f);
+        if (at + k * THREADS * N < whole) h[k].update(s, at + k * THREADS * N, f, p);
     if (blockIdx.x == gridDim.x - 1 && whole + threadIdx.x < s.n) {
         Held<M, S, G, 1, SPLIT> one;
         one.load(s, whole + threadIdx.x);
-        one.update(s, whole + threadIdx.x, f);
+        one.update(s, whole + threadIdx.x, f, p);
     }
 }
 

@@ -1,4 +1,5 @@
-/* ops/cuda/adamw.cuh -- what the kernels of AdamW share: factors of a step, masters in memory. */
+/* ops/cuda/adamw.cuh -- what the kernels of AdamW share: factors of a step, masters in memory, runs of
+ * elements in registers. */
 #ifndef OPS_CUDA_ADAMW_CUH
 #define OPS_CUDA_ADAMW_CUH
 
@@ -109,6 +110,38 @@ static __device__ inline void masters_store(const Weights &s, int64_t i, float *
     if (!SPLIT) run_store<N>(s.p + i, P);
     if (s.w32) run_store<N>(s.w32 + i, P);
 }
+
+template <class M, class S, class G> struct Streams : Weights { M *m; S *v; };
+
+/* N elements in registers. */
+template <class M, class S, class G, int N, bool SPLIT> struct Held {
+    Run<float, N> p;
+    Run<G, N>     g;
+    Half<N>       near, rest;
+    Run<M, N>     m;
+    Run<S, N>     v;
+
+    __device__ void load(const Streams<M, S, G> &s, int64_t i)
+    {
+        if (SPLIT) near = *(const Half<N> *)(s.w16 + i), rest = *(const Half<N> *)(s.rest + i);
+        else       p = run_load<N>(s.p + i);
+        g = run_load<N>((const G *)s.g + i);
+        m = run_load<N>(s.m + i), v = run_load<N>(s.v + i);
+    }
+    /* P: the masters as they are stored. */
+    __device__ void update(const Streams<M, S, G> &s, int64_t i, AdamFactors f, float *P) const
+    {
+        float A[N], B[N];
+        #pragma unroll
+        for (int j = 0; j < N; j++) {
+            P[j] = SPLIT ? joined(near.v[j], rest.v[j]) : p.get(j), A[j] = m.get(j), B[j] = v.get(j);
+            adam_element(&P[j], &A[j], &B[j], g.get(j), f);
+        }
+        run_store<N>(s.m + i, A);
+        run_store<N>(s.v + i, B);
+        masters_store<N, SPLIT>(s, i, P);
+    }
+};
 
 }
 

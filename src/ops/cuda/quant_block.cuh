@@ -44,6 +44,23 @@ __device__ inline uint32_t block_max(uint32_t amax)            /* over 256 threa
     return lanes_max<8>(part[threadIdx.x % 8]);
 }
 
+template <int N> __device__ inline void encode(uint32_t (&code)[N / 4], const float (&v)[N], float inverse)
+{
+    #pragma unroll
+    for (int i = 0; i < N / 4; i++)
+        code[i] = e4m3_four(v[4 * i] * inverse, v[4 * i + 1] * inverse, v[4 * i + 2] * inverse,
+                            v[4 * i + 3] * inverse);
+}
+
+/* The scale of the block into both outputs, by one thread. */
+__device__ inline void store_scale(Matrices q, Matrices scale, Matrices qt, Matrices scale_t, const Where &w,
+                                   float s)
+{
+    if (threadIdx.x) return;
+    if (q.p)  at<float>(scale, w.e, w.n / QUANT_GROUP)[w.k / QUANT_GROUP] = s;
+    if (qt.p) at<float>(scale_t, w.e, w.k / QUANT_GROUP)[w.n / QUANT_GROUP] = s;
+}
+
 /* Codes of a block in shared memory: rows of 32 words, 4 words more after every 16 rows, so that columns of 4
  * bytes are read without bank conflicts. */
 enum { CODE_WORDS = 128 * 32 + 7 * 4 };

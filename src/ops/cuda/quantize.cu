@@ -25,14 +25,6 @@ template <int N, class T> __device__ inline uint32_t load_units(float (&v)[N], c
     return amax;
 }
 
-template <int N> __device__ inline void encode(uint32_t (&code)[N / 4], const float (&v)[N], float inverse)
-{
-    #pragma unroll
-    for (int i = 0; i < N / 4; i++)
-        code[i] = e4m3_four(v[4 * i] * inverse, v[4 * i + 1] * inverse, v[4 * i + 2] * inverse,
-                            v[4 * i + 3] * inverse);
-}
-
 /* Each warp takes four groups of a row, eight lanes a group. The warps of a block take eight rows: their
  * scales lie together. */
 enum { ROW_WARPS = 8, ROW_GROUPS = 4 };
@@ -77,15 +69,6 @@ template <class T> __global__ void rows_by_elements(Matrices q, Matrices scale, 
 }
 
 /* --- weights --- */
-
-/* The scale of the block into both outputs, by one thread. */
-__device__ inline void store_scale(Matrices q, Matrices scale, Matrices qt, Matrices scale_t, const Where &w,
-                                   float s)
-{
-    if (threadIdx.x) return;
-    if (q.p)  at<float>(scale, w.e, w.n / QUANT_GROUP)[w.k / QUANT_GROUP] = s;
-    if (qt.p) at<float>(scale_t, w.e, w.k / QUANT_GROUP)[w.n / QUANT_GROUP] = s;
-}
 
 /* Thread t holds 8 columns of rows t / 16, t / 16 + 16, ... of the block. */
 template <class T> __global__ void __launch_bounds__(256)
