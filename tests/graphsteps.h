@@ -14,15 +14,17 @@ typedef struct GraphCase {
     int         micros;
     bool        lora, full, over_step, frozen_tower;
     DType       dtype;
+    bool        fp8;                         /* the update makes codes of the weights, from split masters */
 } GraphCase;
 
 static const GraphCase graph_cases[] = {
-    { "text",                 { 0, 0, 0 }, 1, false, false, false, false, F32 },
-    { "text in bf16",         { 0, 0, 0 }, 1, false, false, false, false, BF16 },
-    { "pictures now and then", { 7, 0, 2 }, 1, false, false, false, false, BF16 },
-    { "three micro-batches",  { 7, 0, 5 }, 3, false, false, true,  false, F32 },
-    { "recomputed layers",    { 1, 1, 3 }, 2, false, true,  false, true,  BF16 },
-    { "adapters with dropout", { 7, 0, 1 }, 2, true,  false, false, false, BF16 },
+    { "text",                 { 0, 0, 0 }, 1, false, false, false, false, F32,  false },
+    { "text in bf16",         { 0, 0, 0 }, 1, false, false, false, false, BF16, false },
+    { "pictures now and then", { 7, 0, 2 }, 1, false, false, false, false, BF16, false },
+    { "three micro-batches",  { 7, 0, 5 }, 3, false, false, true,  false, F32,  false },
+    { "recomputed layers",    { 1, 1, 3 }, 2, false, true,  false, true,  BF16, false },
+    { "adapters with dropout", { 7, 0, 1 }, 2, true,  false, false, false, BF16, false },
+    { "text in fp8",          { 0, 0, 0 }, 1, false, false, false, false, BF16, true },
 };
 enum { GRAPH_CASES = sizeof graph_cases / sizeof *graph_cases };
 
@@ -44,6 +46,14 @@ typedef struct GraphRig {
     const char *word[1];
 } GraphRig;
 
+static inline void graph_fp8(EngineConf *c)
+{
+    static const char *const words[] = { "experts", "attention", "mlp" };
+    EXPECT_OK(precision_set(&c->precision, PREC_FP8, words, 3));
+    c->fp8_weight_cache = c->fp8_keep_wide = true;
+    c->store = (OptimStore){ .moments = BF16, .split = true };
+}
+
 static inline EngineConf graph_conf(GraphRig *r, const char *backend)
 {
     const Budget b = { .tokens = 96, .patches = 64, .docs = 8, .supervised = 96 };
@@ -52,6 +62,7 @@ static inline EngineConf graph_conf(GraphRig *r, const char *backend)
     c.aux = AUX_LAYER, c.z_coeff = 0.01f, c.aux_over_step = r->of->over_step;
     c.ranks.micro = r->of->micros, c.frozen[G_VIT] = r->of->frozen_tower;
     if (r->of->full) c.full = (FullRecompute){ FULL_UNIFORM, 2 };
+    if (r->of->fp8) graph_fp8(&c);
     r->word[0] = "all-linear", r->words = (WordList){ .n = 1, .item = r->word };
     if (r->of->lora)
         c.lora = (LoraConf){ .rank = 8, .alpha = 16, .dropout = 0.25, .target = &r->words };

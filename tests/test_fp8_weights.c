@@ -226,6 +226,108 @@ static void zero_gathers_codes(void)
     gathers_codes(" world=4 zero=3 ep=2 tp=2", true, seed + 3);
 }
 
+/* ---- codes of whole weights ---- */
+
+static bool same_bytes(Tensor a, Tensor b)
+{
+    return t_has(a) == t_has(b) && (!t_has(a) || !memcmp(a.data, b.data, (size_t)t_bytes(a)));
+}
+
+static Tensor blank_like(Tensor t)
+{
+    if (t_has(t)) t.data = malloc((size_t)t_bytes(t) + 1);
+    return t;
+}
+
+/* The weight of masters alone is they, rounded. */
+static Tensor weight_of(Engine *e, const Param *p)
+{
+    Tensor q = p->shard.fp8.q, w = t_wrap(NULL, BF16, q.rank, q.n);
+    if (t_has(p->shard.w)) return p->shard.w;
+    w.data = malloc((size_t)t_bytes(w));
+    op_set_weight(&e->be, t_wrap(w.data, BF16, 1, &p->shard.len), p->shard.master, p->shard.master);
+    return w;
+}
+
+static void check_kept(Engine *e, const char *when)
+{
+    for (int i = 0; i < e->model.params.n; i++) {
+        const Param *p = e->model.params.p[i];
+        const QuantizedWeight *z = &p->shard.fp8;
+        if (!t_has(z->q)) continue;
+        QuantizedWeight y = { blank_like(z->q), blank_like(z->scale), blank_like(z->qt),
+                              blank_like(z->scale_t) };
+        Tensor w = weight_of(e, p);
+        op_quantize_weight(&e->be, y.q, y.scale, y.qt, y.scale_t, w, true);
+        EXPECT(same_bytes(y.q, z->q) && same_bytes(y.scale, z->scale) && same_bytes(y.qt, z->qt) &&
+               same_bytes(y.scale_t, z->scale_t), "%s, %s: codes are not those of the weight", when,
+               p->piece[0].name);
+        free(y.q.data), free(y.scale.data), free(y.qt.data), free(y.scale_t.data);
+        if (!t_has(p->shard.w)) free(w.data);
+    }
+}
+
+/* Weights and codes stay as they are. */
+static void skip_update(Engine *e)
+{
+    static double verdict = STEP_NOT_FINITE;
+    int64_t   one = 1;
+    Tensor    bad = t_wrap(&verdict, F64, 1, &one);
+    OptimConf o = { .adam = { 1e-1f, 0.9f, 0.95f, 1e-5f, 0.1f, 1.0f, 9, .verdict = bad } };
+    engine_apply_update(e, &o);
+    EXPECT_OK(backend_sync(&e->be));
+}
+
+typedef struct KeptCase { const char *name; Mode mode; OptimStore store; bool by_step, apart; } KeptCase;
+
+/* Kept beside the weights, or in their place. by_step: updates make codes; apart: passes of their own do. */
+static const KeptCase kept_cases[] = {
+    { "f32",               { .fp8 = true, .beside = true }, { .moments = F32 }, true, false },
+    { "split",             { .fp8 = true, .beside = true }, { .moments = F32, .split = true }, true, false },
+    { "bf16 moments",      { .fp8 = true, .beside = true, .one = true },
+      { .moments = BF16, .grads = BF16, .split = true }, true, false },
+    { "moments in codes",  { .fp8 = true, .beside = true }, { .moments = U8 }, false, true },
+    { "masters alone",     { .fp8 = true }, { .moments = F32 }, true, false },
+    { "masters, bf16 moments", { .fp8 = true, .one = true }, { .moments = BF16, .grads = BF16 }, true,
+      false },
+    { "masters, moments in codes", { .fp8 = true }, { .moments = U8 }, false, true },
+    { "offloaded",         { .fp8 = true, .beside = true },
+      { .moments = F32, .offload_fraction = 0.5, .offload_chunk = 512 }, true, true },
+};
+
+static void kept_case(const KeptCase *k)
+{
+    enum { STEPS_KEPT = 3 };
+    Engine e;
+    double loss, norm;
+    the_case.mode = k->mode, the_case.store = k->store;
+    open_alone(&e, &the_case, engine_conf(&the_case));
+    check_kept(&e, k->name);
+    for (int i = 0; i < STEPS_KEPT; i++) {
+        int64_t made = e.be.ledger.op[OP_adamw_fp8].calls, passes = e.be.ledger.op[OP_quantize_weight].calls;
+        EXPECT_OK(step(&the_case, &e, 0, i, &loss, &norm));
+        EXPECT(k->by_step == (e.be.ledger.op[OP_adamw_fp8].calls > made) &&
+               k->apart == (e.be.ledger.op[OP_quantize_weight].calls > passes),
+               "%s, step %d: %lld updates make codes, %lld passes", k->name, i,
+               (long long)(e.be.ledger.op[OP_adamw_fp8].calls - made),
+               (long long)(e.be.ledger.op[OP_quantize_weight].calls - passes));
+        check_kept(&e, k->name);
+    }
+    skip_update(&e);
+    check_kept(&e, "skipped");
+    engine_publish_weights(&e);
+    check_kept(&e, "loaded");
+    engine_close(&e);
+}
+
+static void codes_are_those_of_the_weights(void)
+{
+    uint64_t seed = first_seed();
+    mode_case(" world=1", true, BF16, seed);
+    for (size_t i = 0; i < sizeof kept_cases / sizeof *kept_cases; i++) kept_case(&kept_cases[i]);
+    empty(&the_case);
+}
+
 /* ---- dispatch ---- */
 
 static double sent_bytes;
@@ -552,6 +654,7 @@ int main(void)
     RUN(slices_give_the_codes_of_the_whole);
     RUN(packed_rows);
     RUN(zero_gathers_codes);
+    RUN(codes_are_those_of_the_weights);
     RUN(tokens_travel_in_codes);
     RUN(base_in_codes_changes_no_bit);
     RUN(base_is_loaded_in_slices);

@@ -138,7 +138,7 @@ static void run_ranks(GraphRank *p, const GraphCase *of, GraphRank like)
     for (int i = 0; i < RANKS; i++) comm_close(world[i]), graph_rig_close(&p[i].rig);
 }
 
-static const GraphCase two_ranks = { "two ranks", { 0, 0, 0 }, 3, false, false, false, false, F32 };
+static const GraphCase two_ranks = { "two ranks", { 0, 0, 0 }, 3, false, false, false, false, F32, false };
 
 static GraphCounts compare_ranks(GraphRank like)
 {

@@ -229,11 +229,15 @@ static void train_alone(const Case *c, double *loss, int steps)
 /* Weights quantised once a step, or for each product; from masters or from weights. */
 static void kept_weights_change_no_bit(void)
 {
-    enum { SHORT = 3, WAYS = 6 };
+    enum { SHORT = 3, WAYS = 8 };
     static const struct { const char *name; Mode mode; OptimStore store; } way[WAYS] = {
         { "in place of bf16 weights", { .fp8 = true }, { .moments = F32 } },
         { "in one layout", { .fp8 = true, .one = true }, { .moments = F32 } },
         { "beside bf16 weights", { .fp8 = true, .beside = true }, { .moments = F32 } },
+        { "beside bf16 weights, split masters", { .fp8 = true, .beside = true },
+          { .moments = F32, .split = true } },
+        { "beside bf16 weights, offloaded masters", { .fp8 = true, .beside = true },
+          { .moments = F32, .offload_fraction = 0.5, .offload_chunk = 512 } },
         { "for each product", { .fp8 = true, .anew = true }, { .moments = F32 } },
         { "for each product, split masters", { .fp8 = true }, { .moments = F32, .split = true } },
         { "for each product, offloaded masters", { .fp8 = true },

@@ -66,8 +66,12 @@ static void step_portion(void *self, const ShardRange *x)
     if (!p->decay && !s->conf->decay_all) h.decay = 0.0f;
     if (s->conf->group_lr) h.lr = s->conf->group_lr[p->group];
     if (s->conf->now) h.now = &s->conf->now[p->group];
-    const StateBuffers *t = &x->state;
-    if (t_has(t->m_scale))
+    const StateBuffers    *t = &x->state;
+    const QuantizedWeight *z = x->codes;
+    if (z)
+        op_adamw_fp8(s->be, z->q, z->scale, z->qt, z->scale_t, x->w, t->master, t->m, t->v, x->g, s->sumsq, h,
+                     true);
+    else if (t_has(t->m_scale))
         op_adamw_coded(s->be, x->w, t->master, t->m, t->m_scale, t->v, t->v_scale, x->g, s->sumsq, h);
     else op_adamw(s->be, x->w, t->master, t->m, t->v, x->g, s->sumsq, h);
 }

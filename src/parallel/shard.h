@@ -161,8 +161,14 @@ typedef struct Shard {
 typedef struct ShardSizes { size_t param, grad, optim, host; } ShardSizes;
 
 /* A flat range of what this rank updates, with its state on the device: of p, or of several adjacent
- * parameters with equal hyperparameters and the padding between them. */
-typedef struct ShardRange { const Param *p; Tensor w, g; StateBuffers state; } ShardRange;
+ * parameters with equal hyperparameters and the padding between them. codes: w is whole matrices, whose codes
+ * the step makes too (op_adamw_fp8); NULL: it does not. */
+typedef struct ShardRange {
+    const Param *p;
+    Tensor       w, g;
+    StateBuffers state;
+    const QuantizedWeight *codes;
+} ShardRange;
 typedef void ShardRangeFn(void *self, const ShardRange *x);
 
 /* Sets params, tables, the tied embedding and the order of the units, which is written to `order`

@@ -92,23 +92,23 @@ void shard_prefetch_first(Shard *s)
     if (s->conf.overlap && s->units && is_gathered_per_use(s, s->order[0])) fill_buffer(s, s->order[0]);
 }
 
-static void refresh_fp8(Shard *s, const ShardBucket *b)
+static void refresh_fp8(Shard *s, const ShardBucket *b, bool stepped)
 {
-    if (b->from_master) {
-        masters_refresh(s, b);
-        return;
+    EACH_ITEM(i, s, b) {
+        if (stepped && !codes_after_step(s, b, i->p)) continue;
+        if (b->from_master) masters_refresh(s, i->p);
+        else                fp8_weight_refresh(s->be, i->p);
     }
-    EACH_ITEM(i, s, b) fp8_weight_refresh(s->be, i->p);
 }
 
-void weights_changed(Shard *s, int unit)
+void weights_changed(Shard *s, int unit, bool stepped)
 {
     if (s->unit[unit].held >= 0) empty_buffer(s, &s->weights[s->unit[unit].held]);
     EACH_IN_UNIT(b, s, unit) {
         if (b->frozen) continue;
         if (b->coded) codes_find_amax(s, b);
         else if (b->level == 1 || b->level == 2) gather_start(s, b);
-        if (b->level == 0) refresh_fp8(s, b);
+        if (b->level == 0) refresh_fp8(s, b, stepped);
     }
 }
 
@@ -161,11 +161,11 @@ void shard_refresh_weights(Shard *s)
     }
     ArenaMark mark;
     masters_stage(s, &mark);
-    for (int at = 0; at < s->units; at++) weights_changed(s, s->order[at]);
+    for (int at = 0; at < s->units; at++) weights_changed(s, s->order[at], false);
     masters_unstage(s, mark);
     weights_publish(s);
     codes_agree_scales(s, true);
     EACH_BUCKET(b, s)
-        if (b->frozen && b->level == 0 && !b->coded) refresh_fp8(s, b);
+        if (b->frozen && b->level == 0 && !b->coded) refresh_fp8(s, b, false);
     shard_wait_weights(s);
 }

@@ -2,13 +2,14 @@
  * masters and codes hold all of it, and there is no weight in the dtype of the model.
  *
  * Codes have the bits of quantising that weight: some matrices at a time, masters are rounded to it into
- * Shard.stage and quantised from there. Stage is scratch memory, free while weights change, so that a
- * parameter takes two bytes of codes where it takes two of a bf16 weight otherwise. */
+ * Shard.stage, by the update that makes their codes or to be quantised from there. Stage is scratch memory,
+ * free while weights change, so that a parameter takes two bytes of codes where it takes two of a bf16 weight
+ * otherwise. */
 #include "parallel/shard_private.h"
 
 enum { STAGE_ELEMS = 16 << 20 };         /* 32 MiB in bf16: enough to fill a GPU */
 
-static int64_t matrix_elems(const Param *p)
+int64_t masters_matrix(const Param *p)
 {
     return p->shard.shape[p->ndim - 2] * p->shard.shape[p->ndim - 1];
 }
@@ -26,7 +27,7 @@ void masters_open(Shard *s)
     EACH_BUCKET(b, s) {
         if (!b->from_master) continue;
         most = b->slice > most ? b->slice : most;
-        EACH_ITEM(i, s, b) matrix = matrix_elems(i->p) > matrix ? matrix_elems(i->p) : matrix;
+        EACH_ITEM(i, s, b) matrix = masters_matrix(i->p) > matrix ? masters_matrix(i->p) : matrix;
     }
     if (most > STAGE_ELEMS) most = STAGE_ELEMS > matrix ? STAGE_ELEMS : matrix;
     s->stage_elems = (most + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
@@ -52,22 +53,28 @@ static Tensor matrices(Tensor t, int64_t e, int64_t n)
     return t_has(t) && t.rank == 3 ? t_rows(t, e, n) : t;
 }
 
-static void remake_codes(Shard *s, const Param *p, int64_t e, int64_t n)
+bool masters_next(const Shard *s, const Param *p, MasterPart *x)
 {
     const QuantizedWeight *z = &p->shard.fp8;
-    const int64_t *of = p->shard.shape;
-    int64_t each = matrix_elems(p), shape[3] = { n, of[p->ndim - 2], of[p->ndim - 1] };
-    Tensor  master = t_rows(p->shard.master, e * each, n * each), w = t_rows(s->stage, 0, n * each);
-    op_set_weight(s->be, w, master, master);
-    op_quantize_weight(s->be, matrices(z->q, e, n), matrices(z->scale, e, n), matrices(z->qt, e, n),
-                       matrices(z->scale_t, e, n),
-                       t_wrap(w.data, s->conf.dtype, p->ndim, p->ndim == 3 ? shape : shape + 1), true);
+    int64_t E = p->ndim == 3 ? p->shard.shape[0] : 1, most = s->stage_elems / masters_matrix(p);
+    int64_t e = x->e + x->n, n = E - e < most ? E - e : most;
+    if (n <= 0) return false;
+    *x = (MasterPart){ e, n, { matrices(z->q, e, n), matrices(z->scale, e, n), matrices(z->qt, e, n),
+                               matrices(z->scale_t, e, n) } };
+    return true;
 }
 
-void masters_refresh(Shard *s, const ShardBucket *b)
+static void remake_codes(Shard *s, const Param *p, const MasterPart *x)
 {
-    EACH_ITEM(i, s, b) {
-        int64_t E = i->p->ndim == 3 ? i->p->shard.shape[0] : 1, at_once = s->stage_elems / matrix_elems(i->p);
-        for (int64_t e = 0; e < E; e += at_once) remake_codes(s, i->p, e, E - e < at_once ? E - e : at_once);
-    }
+    const QuantizedWeight *z = &x->codes;
+    int64_t each = masters_matrix(p);
+    Tensor  master = t_rows(p->shard.master, x->e * each, x->n * each), w = t_rows(s->stage, 0, x->n * each);
+    op_set_weight(s->be, w, master, master);
+    op_quantize_weight(s->be, z->q, z->scale, z->qt, z->scale_t,
+                       t_wrap(w.data, s->conf.dtype, z->q.rank, z->q.n), true);
+}
+
+void masters_refresh(Shard *s, const Param *p)
+{
+    for (MasterPart x = { 0 }; masters_next(s, p, &x);) remake_codes(s, p, &x);
 }

@@ -51,7 +51,12 @@ bool   masters_replace(const ShardConf *c, const Param *p, int level);  /* p bel
 void   masters_open(Shard *s);                     /* sets stage_elems */
 void   masters_stage(Shard *s, ArenaMark *mark);   /* takes `stage` from scratch; masters_unstage frees it */
 void   masters_unstage(Shard *s, ArenaMark mark);
-void   masters_refresh(Shard *s, const ShardBucket *b);              /* codes of masters that have changed */
+void   masters_refresh(Shard *s, const Param *p);  /* codes of masters that have changed */
+int64_t masters_matrix(const Param *p);            /* elements of a matrix */
+/* Matrices [e, e + n) of a parameter, as many as `stage` holds, and their codes. From zeros masters_next goes
+ * through all of them; false: there are no more. */
+typedef struct MasterPart { int64_t e, n; QuantizedWeight codes; } MasterPart;
+bool   masters_next(const Shard *s, const Param *p, MasterPart *x);
 
 /* shard_state.c */
 Status state_open(Shard *s);                       /* chooses the offloaded buckets and their chunks */
@@ -60,8 +65,14 @@ void   state_bind(Shard *s, Arena *optim, Arena *host);
 void   state_prefetch(Shard *s);                      /* a step begins: starts the first copies */
 void   state_discard(Shard *s);        /* the state in host memory has changed: prefetched chunks are stale */
 
-/* shard_gather.c: the weights of a unit have changed; those of all units have, after weights_changed. */
-void weights_changed(Shard *s, int unit);
+/* shard_state.c: shard_step makes the codes of a parameter with its update, which is decided here alone; or
+ * it has changed the weight and leaves them to a pass of their own. */
+bool   codes_in_step(const Shard *s, const ShardBucket *b, const Param *p);
+bool   codes_after_step(const Shard *s, const ShardBucket *b, const Param *p);
+
+/* shard_gather.c: the weights of a unit have changed, `stepped`: by shard_step; those of all units have,
+ * after weights_changed. */
+void weights_changed(Shard *s, int unit, bool stepped);
 void weights_publish(Shard *s);
 
 /* shard.c: joins the oldest pending calls on c before another one is started. */

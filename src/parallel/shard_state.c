@@ -191,6 +191,18 @@ static bool same_hyperparameters(const Param *p, const Param *q)
 {
     return is_updated(q) && p->decay == q->decay && p->group == q->group;
 }
+
+bool codes_in_step(const Shard *s, const ShardBucket *b, const Param *p)
+{
+    bool whole = b->level == 0 && !b->offloaded;
+    return t_has(p->shard.fp8.q) && whole && s->conf.dtype == BF16 && !is_coded(s) && is_updated(p);
+}
+
+bool codes_after_step(const Shard *s, const ShardBucket *b, const Param *p)
+{
+    return is_updated(p) && !codes_in_step(s, b, p);
+}
+
 /* Elements [from, to) of the slice; `state` begins at element `at`. */
 static ShardRange range_of(const Shard *s, const ShardBucket *b, const Param *p, int64_t from, int64_t to,
                            int64_t at, const StateBuffers *state)
@@ -198,13 +210,15 @@ static ShardRange range_of(const Shard *s, const ShardBucket *b, const Param *p,
     int64_t n = to - from;
     Tensor  w = b->from_master ? t_rows(s->stage, 0, n) : t_rows(b->own_w, from, n);
     return (ShardRange){ .p = p, .w = w, .g = t_rows(b->own_g, from, n),
-                         .state = state_rows(state, from - at, n) };
+                         .state = state_rows(state, from - at, n),
+                         .codes = codes_in_step(s, b, p) ? &p->shard.fp8 : NULL };
 }
 
-/* Whether one range has both: neighbours with equal hyperparameters, and where moments are in codes without
- * padding between them, which must not count in the scale of a block. */
+/* Whether one range has both: neighbours with equal hyperparameters, whose codes the step does not make, and
+ * where moments are in codes without padding between them, which must not count in the scale of a block. */
 static bool steps_together(const Shard *s, const ShardBucket *b, const ShardItem *i, const ShardItem *next)
 {
+    if (codes_in_step(s, b, i->p) || codes_in_step(s, b, next->p)) return false;
     return same_hyperparameters(i->p, next->p) &&
            (!is_coded(s) || place(b, i) + i->p->shard.len == place(b, next));
 }
@@ -242,13 +256,34 @@ static void step_offloaded(Shard *s, const ShardBucket *b, ShardRangeFn *step, v
     }
 }
 
-/* The updated weights, which adamw writes, have no memory but s->stage: codes are made from the masters. */
+/* The updated weights of masters have no memory but s->stage: the update makes the codes of some matrices at
+ * a time; or what it writes is dropped (step_staged), and codes are made from the masters. */
+static void step_matrices(Shard *s, const ShardBucket *b, const ShardItem *i, ShardRangeFn *step, void *self)
+{
+    int64_t at = place(b, i), each = masters_matrix(i->p);
+    for (MasterPart part = { 0 }; masters_next(s, i->p, &part);) {
+        int64_t    from = at + part.e * each;
+        ShardRange x = range_of(s, b, i->p, from, from + part.n * each, 0, &b->state);
+        x.codes = &part.codes;
+        step(self, &x);
+    }
+}
+
+static void step_staged(Shard *s, const ShardBucket *b, const ShardItem *i, ShardRangeFn *step, void *self)
+{
+    int64_t at = place(b, i), end = at + i->p->shard.len;
+    for (; at < end; at += s->stage_elems) {
+        int64_t    n = end - at < s->stage_elems ? end - at : s->stage_elems;
+        ShardRange x = range_of(s, b, i->p, at, at + n, 0, &b->state);
+        step(self, &x);
+    }
+}
+
 static void step_masters(Shard *s, const ShardBucket *b, ShardRangeFn *step, void *self)
 {
-    for (int64_t at = 0; at < b->slice; at += s->stage_elems) {
-        int64_t      n = b->slice - at < s->stage_elems ? b->slice - at : s->stage_elems;
-        StateBuffers here = state_rows(&b->state, at, n);
-        step_range(s, b, at, n, &here, step, self);
+    EACH_ITEM(i, s, b) {
+        if (codes_in_step(s, b, i->p)) step_matrices(s, b, i, step, self);
+        else if (is_updated(i->p))     step_staged(s, b, i, step, self);
     }
 }
 
@@ -262,7 +297,7 @@ void shard_step(Shard *s, ShardRangeFn *step, void *self)
             else if (b->from_master) step_masters(s, b, step, self);
             else if (has_state(b))   step_range(s, b, 0, b->slice, &b->state, step, self);
         }
-        if (s->unit[u].n) weights_changed(s, u);
+        if (s->unit[u].n) weights_changed(s, u, true);
     }
     masters_unstage(s, mark);
     weights_publish(s);
