@@ -335,6 +335,9 @@ static const Bench benches[] = {
     { "tokens unpacked",            make_packed,        run_unpack_rows, 0, 0, 0 },
     { "norm of gradients",          make_squares,       run_squares, 0, 0, 0 },
     { "adamw",                      make_adam,          run_adam, 0, 0, 0 },
+    { "adamw split, bf16",          make_adam_fp8,      run_adam_split, 0, 0, 0 },
+    { "adamw split, then to fp8",   make_adam_fp8,      run_adam_then_fp8, 0, 0, 0 },
+    { "adamw split, with fp8",      make_adam_fp8,      run_adam_fp8, 0, 0, 0 },
 };
 
 /* The dense products and the experts of Qwen3-VL-30B-A3B by M, N, K; a packed step of 32,768 tokens, 16,384

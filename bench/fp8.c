@@ -44,6 +44,44 @@ void run_quantize_weight(void *p)
     Case *c = p;
     op_quantize_weight(c->s->be, c->t[WQ], c->t[WS], c->t[WT], c->t[WTS], c->t[W], true);
 }
+/* An update as `optim.master: split` and `optim.state_dtype: bfloat16` store it, of the experts' weights. */
+enum { REST = 24, MOMENT1, MOMENT2, GRAD };
+
+void make_adam_fp8(Case *c)
+{
+    const Setup *s = c->s;
+    bool    host = s->be->device->host_memory;
+    int64_t E = host ? s->E / 8 : s->E, out = 2 * s->F, in = s->D, n[3] = { E, out, in };
+    Tensor  p = randn(s, F32, E * out, in), rest = t2(s->a, "bench", I16, E * out, in);
+    Tensor  w = t2(s->a, "bench", BF16, E * out, in);
+    op_set_weight(s->be, w, rest, p);
+    c->t[W] = t_wrap(w.data, BF16, 3, n), c->t[REST] = t_wrap(rest.data, I16, 3, n);
+    c->t[MOMENT1] = t_as3(blank(s, BF16, E * out, in), E, out, in);
+    c->t[MOMENT2] = t_as3(blank(s, BF16, E * out, in), E, out, in);
+    c->t[GRAD] = t_wrap(p.data, F32, 3, n);
+    c->t[WQ] = codes(s, E, out, in), c->t[WS] = t3(s->a, "bench", F32, E, groups(out), groups(in));
+    c->t[WT] = codes(s, E, in, out), c->t[WTS] = t3(s->a, "bench", F32, E, groups(in), groups(out));
+}
+
+static const AdamW step_of_adam = { .lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f,
+                                    .step = 3 };
+
+void run_adam_split(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    op_adamw(c->s->be, t[W], t[REST], t[MOMENT1], t[MOMENT2], t[GRAD], none, step_of_adam);
+}
+void run_adam_then_fp8(void *p)
+{
+    run_adam_split(p);
+    run_quantize_weight(p);
+}
+void run_adam_fp8(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    op_adamw_fp8(c->s->be, t[WQ], t[WS], t[WT], t[WTS], t[W], t[REST], t[MOMENT1], t[MOMENT2], t[GRAD], none,
+                 step_of_adam, true);
+}
 void run_transpose_codes(void *p)
 {
     Case *c = p;

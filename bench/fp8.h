@@ -13,6 +13,8 @@ BenchFn run_fp8_dense, run_fp8_residual;
 
 void    make_quantize(Case *c);                      /* m rows of k; a stack of weights of n by k */
 BenchFn run_quantize_rows, run_quantize_weight, run_transpose_codes;
+void    make_adam_fp8(Case *c);                      /* weights of experts: split masters, bf16 moments */
+BenchFn run_adam_split, run_adam_then_fp8, run_adam_fp8;
 void    make_packed(Case *c);                        /* tokens as they travel to experts */
 BenchFn run_pack_rows, run_unpack_rows;
 
