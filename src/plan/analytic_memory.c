@@ -32,6 +32,12 @@ static bool is_read(const KeptValue *v, const LoraLayer *x, bool bounded)
     return weight_trains(&x->weight[v->read_by]);
 }
 
+/* Rows that weight gradients of experts read, but not where they read codes that backward makes. */
+static bool is_gathered_anew(const KeptValue *v, const RankShape *r)
+{
+    return r->coded_dw && v->rows == ROWS_EXPERTS && (v->label == L_DISPATCH || v->label == L_ACT);
+}
+
 /* Statistics of norms, a few bytes a row, are left out; so is in other trainers what follows from the
  * router's choice, of which they keep logits, probabilities and a map: 9 bytes where the trainer here has
  * 4. */
@@ -52,7 +58,7 @@ void layer_bytes(LayerBytes *b, const Task *t, const Candidate *c, LayerClass k)
         double bytes = value_bytes(v, &r);
         if (!is_counted(v, d, t)) continue;
         if (t->foreign && v->label == L_LOGITS) bytes *= 9.0 / 4;
-        if (!is_read(v, k.lora, bounded)) {
+        if (!is_read(v, k.lora, bounded) || is_gathered_anew(v, &r)) {
             b->unread += bytes;
             continue;
         }

@@ -92,7 +92,9 @@ VisionMacs vision_macs(const VisionShape *v);
 double     vision_block_bytes(const Task *t, unsigned recompute);     /* that a block keeps of a patch */
 
 /* Numbers of a rank that descriptions are evaluated with. */
-typedef struct RankShape { double tp, kv, ep, etp, rows[ROWS_N]; } RankShape;   /* kv: that cut kv heads */
+/* kv: ranks that cut kv heads. coded_dw: weight gradients of experts are computed from codes, and so their
+ * rows are not kept (nn/moe_experts.c). */
+typedef struct RankShape { double tp, kv, ep, etp, rows[ROWS_N]; bool coded_dw; } RankShape;
 
 static inline double rank_cut(const RankShape *r, CutBy by)
 {
@@ -146,6 +148,8 @@ static inline RankShape task_rank(const Task *t, const Candidate *c)
     r.rows[ROWS_GATHERED] = T;
     r.rows[ROWS_EXPERTS]  = T / c->tp * (double)s->K * c->etp * task_imbalance(t, c);
     r.rows[ROWS_CHUNKS]   = c->cp > 1 && !t->foreign ? 2 : 0;
+    r.coded_dw = t->precision == PREC_FP8 && !t->foreign && !t->lora && c->ep * c->etp == 1 &&
+                 s->act == ACTIVATION_SWIGLU;
     return r;
 }
 

@@ -49,11 +49,12 @@ static void add_adapters(double to[2], const Task *t, double m, double k, double
 }
 
 /* Adds y (m, n) = x (m, k) w', and backward the gradients of x and of w, where they are wanted: without w
- * both are. This trainer computes the gradients of weights in their own dtype (nn/precision.def). Returns the
- * forward. */
-static double add_product(double to[2], const Task *t, double m, double n, double k, const LoraWeight *w)
+ * both are. This trainer computes the gradients of weights in their own dtype, but for coded_dw
+ * (nn/precision.def). Returns the forward. */
+static double add_product(double to[2], const Task *t, double m, double n, double k, const LoraWeight *w,
+                          bool coded_dw)
 {
-    bool   wide = task_engine(t) == engine_row_at(0);
+    bool   wide = task_engine(t) == engine_row_at(0) && !coded_dw;
     double forward = product(t, m, n, k, false);
     to[0] += forward;
     if (!w || w->input) to[1] += product(t, m, k, n, false);
@@ -68,7 +69,7 @@ static void step_time(LayerTime *l, const Task *t, const RankShape *r, const Lay
     bool   grouped = s->rows == ROWS_EXPERTS;
     double m = r->rows[s->rows], k = s->in / rank_cut(r, s->in_cut), share = 1 / rank_cut(r, s->out_cut);
     double n = s->out * share + s->kv_out / r->kv, both[2] = { 0 }, *to = grouped ? l->experts : l->gemm;
-    l->made[s->makes] += add_product(both, t, m, n, k, w);
+    l->made[s->makes] += add_product(both, t, m, n, k, w, grouped && r->coded_dw);
     for (int i = 0; i < 2; i++) to[i] += both[i] * (grouped ? lost : 1);
     if (w) add_adapters(to, t, m, k, share, w, grouped);
 }
@@ -169,7 +170,7 @@ double head_time(double *memory, const Task *t, const Candidate *c)
     double to[2] = { 0 };
     Task wide = *t;
     wide.precision = PREC_BF16;
-    add_product(to, &wide, T, V, D, t->lora ? &t->lora->head : NULL);
+    add_product(to, &wide, T, V, D, t->lora ? &t->lora->head : NULL, false);
     if (t->lora) add_adapters(to, t, T, D, 1.0 / c->tp, &t->lora->head, false);
     *memory = (1 + mtp) * bytes_time(t, (t->unfused_logits ? UNFUSED : 4 * 2) * T * V);
     return (1 + mtp) * (to[0] + to[1]);

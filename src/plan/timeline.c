@@ -53,6 +53,7 @@ static const OpKind special[OP_N] = {
     [OP_grouped_swiglu_coded]  = { WORK_GROUPED, 2 },
     [OP_grouped_dswiglu_coded] = { WORK_GROUPED, 2 },
     [OP_grouped_gemm_fp8] = { WORK_GROUPED, 1 },
+    [OP_grouped_dw_fp8]   = { WORK_GROUPED, 2 },
     [OP_grouped_swiglu_fp8] = { WORK_GROUPED, 1 },
     [OP_grouped_gemm_micro] = { WORK_GROUPED, 1 },
     [OP_attention_fwd]    = { WORK_ATTENTION, 1 },
@@ -77,7 +78,8 @@ static Work work_of(int op, Part part)
 
 static Precision precision_of(const Timeline *p, int op)
 {
-    if (op == OP_gemm_fp8 || op == OP_grouped_gemm_fp8 || op == OP_grouped_swiglu_fp8) return PREC_FP8;
+    if (op == OP_gemm_fp8 || op == OP_grouped_gemm_fp8 || op == OP_grouped_swiglu_fp8 ||
+        op == OP_grouped_dw_fp8) return PREC_FP8;
     return op == OP_gemm_micro || op == OP_grouped_gemm_micro ? p->precision : PREC_BF16;
 }
 
