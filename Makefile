@@ -239,8 +239,8 @@ test: setup lint
 # of its tests whose kernels differ there.
 SIMT_TESTS := simt/selftest simt/selftest_hopper $(addprefix gpu_,weight_code optim adamw_fp8 results side delta clusters_hopper)
 SIMT_RUN    = $(if $(shell command -v $(CXX)),$(SIMT_TESTS:%=$(SIMT_BUILD)/tests/%))
-SIMT_MORE  := $(addprefix gpu_,offload rows loss families precision moe grouped adapters attention gemm fp8 fp8_weights graph) \
-              $(patsubst %,gpu_%_hopper,loss grouped adapters attention fp8 fp8_weights coded)
+SIMT_MORE  := $(addprefix gpu_,offload rows loss families precision moe grouped adapters attention gemm fp8 fp8_weights dw_fp8 graph) \
+              $(patsubst %,gpu_%_hopper,loss grouped adapters attention fp8 fp8_weights dw_fp8 coded)
 SIMT_ONLY_gpu_attention := image
 test-simt: setup
 	@$(MAKE) --no-print-directory -j$$(nproc) SIMT=1 $(addprefix $(SIMT_BUILD)/tests/,$(SIMT_TESTS) $(SIMT_MORE))

@@ -1,6 +1,8 @@
 /* bench/experts.c -- see experts.h. */
 #include "bench/experts.h"
 
+#include "ops/quant.h"
+
 #include <assert.h>
 
 static const LoraTerm none = { 0 };
@@ -80,7 +82,8 @@ void run_frozen(void *p) { whole(p, false); }
 
 /* The same as nn/moe_experts.c computes it in e4m3: rows of tokens and their gradients are quantised as they
  * are expanded, h and dgu by the kernels that write them. */
-enum { XQ = DGATE + 1, XQS, HQ, HQS, DGQ, DGQS, GUQ, GUQS, GUT, GUTS, DQ, DQS, DT, DTS, LAST_FP8 };
+enum { XQ = DGATE + 1, XQS, HQ, HQS, DGQ, DGQS, GUQ, GUQS, GUT, GUTS, DQ, DQS, DT, DTS,
+       TOKEN_COLS, TOKEN_COLS_S, DGU_COLS, DGU_COLS_S, H_COLS, H_COLS_S, DOUT_COLS, DOUT_COLS_S, LAST_FP8 };
 static_assert((int)LAST_FP8 <= (int)CASE_TENSORS, "enough tensors for all");
 
 static void quantized_rows(Case *c, int at, int64_t K)
@@ -96,11 +99,21 @@ static void quantized_weight(Case *c, int at, Tensor w)
     c->t[at + 2] = t3(a, "bench", E4M3, E, K, N), c->t[at + 3] = t3(a, "bench", F32, E, k, n);
     op_quantize_weight(c->s->be, c->t[at], c->t[at + 1], c->t[at + 2], c->t[at + 3], w, true);
 }
+static void column_codes(Case *c, int at, int64_t K, bool blocks)
+{
+    int64_t C = quant_columns(c->s->T * c->s->K, c->s->E);
+    c->t[at]     = t2(c->s->a, "bench", E4M3, K, C);
+    c->t[at + 1] = t2(c->s->a, "bench", F32, C / QUANT_GROUP, blocks ? quant_groups(K) : K);
+}
+static ColumnCodes columns(const Case *c, int at) { return (ColumnCodes){ c->t[at], c->t[at + 1] }; }
+
 void make_moe_fp8(Case *c)
 {
     make_moe(c);
     quantized_rows(c, XQ, c->s->D), quantized_rows(c, HQ, c->s->F), quantized_rows(c, DGQ, 2 * c->s->F);
     quantized_weight(c, GUQ, c->t[W_GU]), quantized_weight(c, DQ, c->t[W_D]);
+    column_codes(c, TOKEN_COLS, c->s->D, true), column_codes(c, DGU_COLS, 2 * c->s->F, false);
+    column_codes(c, H_COLS, c->s->F, true), column_codes(c, DOUT_COLS, c->s->D, false);
 }
 void run_expand_fp8(void *p)
 {
@@ -112,6 +125,17 @@ void run_moe_up_fp8(void *p)
     Case *c = p; Tensor *t = c->t;
     op_grouped_swiglu_fp8(c->s->be, t[GU], t[ACT], t[HQ], t[HQS], t[XQ], t[XQS], t[GUQ], t[GUQS], t[5],
                           t[GATE], true);
+}
+void run_expand_codes(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    op_expand_rows_fp8(c->s->be, (Tensor){ 0 }, t[XQ], t[XQS], t[X], t[10], true);
+}
+static void up_codes_alone(Case *c)
+{
+    Tensor *t = c->t;
+    op_grouped_swiglu_fp8(c->s->be, t[GU], t[ACT], t[HQ], t[HQS], t[XQ], t[XQS], t[GUQ], t[GUQS], t[5],
+                          t[GATE], false);
 }
 void run_moe_fwd_fp8(void *p)
 {
@@ -140,6 +164,40 @@ void run_moe_fp8(void *p)
     op_grouped_gemm(be, t[G_GU], t[DGU], t[XS], t[5], none, GEMM_TN);
     op_grouped_gemm_fp8(be, t[OUT], t[DGQ], t[DGQS], t[GUT], t[GUTS], t[5]);
     op_combine(be, t[0], t[OUT], t[10], (Tensor){ 0 });
+}
+
+/* The same with weight gradients from codes too: h and the rows of tokens exist as codes alone. */
+void run_columns_fp8(void *p)
+{
+    Case *c = p;
+    op_quantize_cols(c->s->be, columns(c, TOKEN_COLS), c->t[X], c->t[11], c->s->K, c->t[5], true);
+}
+void run_moe_down_bwd_cols(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    Tensor dh = t_cols(t[DGU], 0, c->s->F);
+    op_grouped_gemm_fp8(c->s->be, dh, t[XQ], t[XQS], t[DT], t[DTS], t[5]);
+    op_swiglu_bwd_cols(c->s->be, t[DGU], t[DGQ], t[DGQS], columns(c, DGU_COLS), columns(c, H_COLS),
+                       t[DGATE], dh, t[GU], t[GATE], t[5], false);
+}
+void run_moe_all_fp8(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    Backend *be = c->s->be;
+    int64_t  R = c->s->T * c->s->K;
+    Tensor   absent = { 0 };
+    run_expand_codes(p);
+    up_codes_alone(c);
+    op_grouped_gemm_fp8(be, t[OUT], t[HQ], t[HQS], t[DQ], t[DQS], t[5]);
+    op_combine(be, t[0], t[OUT], t[10], absent);
+    run_expand_codes(p);
+    op_quantize_cols(be, columns(c, DOUT_COLS), t[X], t[11], c->s->K, t[5], true);
+    run_moe_down_bwd_cols(p);
+    op_grouped_dw_fp8(be, t[G_D], absent, columns(c, DOUT_COLS), columns(c, H_COLS), t[5], R, 0);
+    op_grouped_gemm_fp8(be, t[OUT], t[DGQ], t[DGQS], t[GUT], t[GUTS], t[5]);
+    run_columns_fp8(p);
+    op_grouped_dw_fp8(be, t[G_GU], absent, columns(c, DGU_COLS), columns(c, TOKEN_COLS), t[5], R, 0);
+    op_combine(be, t[0], t[OUT], t[10], absent);
 }
 
 void run_moe_up(void *p)

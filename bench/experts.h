@@ -16,7 +16,9 @@ void    make_moe(Case *c);                           /* a layer */
 BenchFn run_moe_fwd, run_moe, run_frozen, run_moe_up, run_moe_down_bwd;
 
 void    make_moe_fp8(Case *c);                       /* the same in e4m3, weights quantised before */
-BenchFn run_moe_fwd_fp8, run_moe_fp8, run_moe_up_fp8, run_moe_down_bwd_fp8, run_expand_fp8;
+BenchFn run_moe_fwd_fp8, run_moe_fp8, run_moe_up_fp8, run_moe_down_bwd_fp8, run_expand_fp8,
+        run_expand_codes;
+BenchFn run_columns_fp8, run_moe_down_bwd_cols, run_moe_all_fp8;   /* with weight gradients from codes */
 
 void    make_adapted(Case *c);                       /* with adapters */
 BenchFn run_adapted_fwd, run_adapted, run_adapted_up, run_adapted_down_bwd;

@@ -131,6 +131,30 @@ void run_fp8_quantize_y(void *p)
     run_fp8_y(p);
 }
 
+static ColumnCodes columns(const Setup *s, Tensor x, bool blocks, Tensor offsets)
+{
+    int64_t     C = quant_columns(x.n[0], s->E), n = blocks ? quant_groups(x.n[1]) : x.n[1];
+    ColumnCodes z = { t2(s->a, "bench", E4M3, x.n[1], C), t2(s->a, "bench", F32, C / QUANT_GROUP, n) };
+    op_quantize_cols(s->be, z, x, none, 1, offsets, true);
+    return z;
+}
+void make_fp8_dw(Case *c)
+{
+    const Setup *s = c->s;
+    int64_t     R = s->T * s->K, E = s->E;
+    bench_route(c);
+    ColumnCodes dy = columns(s, randn(s, s->d, R, c->n), false, c->t[5]);
+    ColumnCodes x = columns(s, randn(s, s->d, R, c->k), true, c->t[5]);
+    c->t[XQ] = x.q, c->t[XS] = x.scale, c->t[DYQ] = dy.q, c->t[DYS] = dy.scale;
+    c->t[W] = t_as3(blank(s, F32, E * c->n, c->k), E, c->n, c->k);
+}
+void run_fp8_dw(void *p)
+{
+    Case *c = p; Tensor *t = c->t;
+    ColumnCodes dy = { t[DYQ], t[DYS] }, x = { t[XQ], t[XS] };
+    op_grouped_dw_fp8(c->s->be, t[W], none, dy, x, t[5], c->s->T * c->s->K, 0);
+}
+
 void make_fp8_dense(Case *c)
 {
     const Setup *s = c->s;

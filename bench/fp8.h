@@ -8,6 +8,9 @@ void    make_fp8_experts(Case *c);                   /* k to n, transposed for d
 BenchFn run_fp8_y, run_fp8_dx;
 BenchFn run_fp8_quantize_y;                          /* with the quantisation of x */
 
+void    make_fp8_dw(Case *c);                        /* weight gradients (n, k) */
+BenchFn run_fp8_dw;
+
 void    make_fp8_dense(Case *c);                     /* m rows of k by a weight of n rows */
 BenchFn run_fp8_dense, run_fp8_residual;
 

@@ -381,7 +381,7 @@ static Status read_fp8(StepBench *b)
     int         n = 0;
     if (!b->fp8) return OK;
     snprintf(text, sizeof text, "%s",
-             strcmp(b->fp8, "default") ? b->fp8 : "experts,attention,mlp,mergers");
+             strcmp(b->fp8, "default") ? b->fp8 : "experts,experts_dw,attention,mlp,mergers");
     for (char *w = strtok_r(text, ",", &rest); w && n < 16; w = strtok_r(NULL, ",", &rest)) word[n++] = w;
     return precision_set(&b->precision, PREC_FP8, word, n);
 }

@@ -13,7 +13,7 @@ train() {                                # train BACKEND FOLDER overrides...
     local backend=$1 folder=$2; shift 2
     OMP_NUM_THREADS=8 timeout "${FP8_LIMIT:-120}" "$treb" train /dev/null "${recipe[@]}" \
         train.max_steps="$steps" train.micro_tokens=256 train.global_tokens=1024 model.dtype=bfloat16 \
-        train.precision=fp8_block 'train.fp8_products=[experts, attention, mlp, head]' \
+        train.precision=fp8_block 'train.fp8_products=[experts, experts_dw, attention, mlp, head]' \
         train.deterministic=true train.seed=3 optim.lr_scheduler_type=constant \
         checkpoint.save_steps=5 device.backend="$backend" \
         checkpoint.output_dir="$tmp/$folder" "$@" >"$tmp/out" 2>&1

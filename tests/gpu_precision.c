@@ -21,7 +21,7 @@ static const char narrow_text[] =
     " \"intermediate_size\": 256, \"moe_intermediate_size\": 128, \"num_experts\": 4,"
     " \"num_experts_per_tok\": 4, \"norm_topk_prob\": true, \"rope_theta\": 10000}";
 
-static const char *const fp8_words[] = { "experts", "attention", "mlp", "head" };
+static const char *const fp8_words[] = { "experts", "experts_dw", "attention", "mlp", "head" };
 static const double      LEAST = 0.95, LEAST_OF_ALL = 0.99;
 static const char       *backend = "cuda";
 static ModelShape        shape;
@@ -32,7 +32,7 @@ static void open_step(Engine *e, Stream *s, bool fp8)
     EngineConf  conf = small_conf((Budget){ .tokens = tokens, .docs = 4, .supervised = tokens });
     StreamShape ss = shape_stream(&shape);
     conf.backend = backend, conf.dtype = BF16, conf.deterministic = true, conf.fp8_weight_cache = true;
-    if (fp8) EXPECT_OK(precision_set(&conf.precision, PREC_FP8, fp8_words, 4));
+    if (fp8) EXPECT_OK(precision_set(&conf.precision, PREC_FP8, fp8_words, 5));
     EXPECT_OK(stream_open(s, &ss, &conf.budget));
     EXPECT_OK(stream_synthetic(s, tokens / 4, 0, 2, 2, shape.text.V, 11));
     small_engine(e, &shape, &conf, s);

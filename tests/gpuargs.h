@@ -57,6 +57,11 @@ static inline MicroCodes on_gpu_micro(MicroCodes z)
     z.q = on_gpu_tensor(z.q), z.scale = on_gpu_tensor(z.scale), z.tensor = on_gpu_tensor(z.tensor);
     return z;
 }
+static inline ColumnCodes on_gpu_columns(ColumnCodes z)
+{
+    z.q = on_gpu_tensor(z.q), z.scale = on_gpu_tensor(z.scale);
+    return z;
+}
 static inline MicroRule on_gpu_rule(MicroRule r) { r.seed = on_gpu_address(r.seed); return r; }
 static inline const Addends *on_gpu_list(const Addends *s)
 {
@@ -70,7 +75,7 @@ static inline const Addends *on_gpu_list(const Addends *s)
              StepLimits: on_gpu_limits, WeightSlice: on_gpu_slice, const Addends *: on_gpu_list,       \
              float: on_gpu_float, double: on_gpu_float, RouterGroups: on_gpu_groups,                   \
              WeightCodes: on_gpu_codes, TileAt: on_gpu_tile, MicroCodes: on_gpu_micro,                 \
-             MicroRule: on_gpu_rule, default: on_gpu_long)(x)
+             MicroRule: on_gpu_rule, ColumnCodes: on_gpu_columns, default: on_gpu_long)(x)
 
 static inline void say(const char *fmt, ...)
 {
@@ -129,6 +134,7 @@ static inline int say_micro(MicroCodes z)
 {
     return say(" %s", precision_word(z.format)), say_tensor(z.q);
 }
+static inline int say_columns(ColumnCodes z) { return say(" columns"), say_tensor(z.q); }
 static inline int say_rule(MicroRule r)
 {
     return say("%s%s%s", r.blocks ? " blocks" : "", r.transposed ? " transposed" : "",
@@ -143,7 +149,7 @@ static inline int say_long(int64_t x)   { return say(" %lld", (long long)x), 0; 
              Dropout: say_dropout, Factor: say_factor, const Addends *: say_list,                      \
              StepLimits: say_limits, WeightSlice: say_slice, float: say_float, double: say_float,      \
              RouterGroups: say_groups, WeightCodes: say_codes, TileAt: say_tile,                        \
-             MicroCodes: say_micro, MicroRule: say_rule, default: say_long)(x)
+             MicroCodes: say_micro, MicroRule: say_rule, ColumnCodes: say_columns, default: say_long)(x)
 
 #define MAP1(f, a)       f(a)
 #define MAP2(f, a, ...)  f(a), MAP1(f, __VA_ARGS__)

@@ -48,8 +48,8 @@ typedef struct GraphRig {
 
 static inline void graph_fp8(EngineConf *c)
 {
-    static const char *const words[] = { "experts", "attention", "mlp" };
-    EXPECT_OK(precision_set(&c->precision, PREC_FP8, words, 3));
+    static const char *const words[] = { "experts", "experts_dw", "attention", "mlp" };
+    EXPECT_OK(precision_set(&c->precision, PREC_FP8, words, 4));
     c->fp8_weight_cache = c->fp8_keep_wide = true;
     c->store = (OptimStore){ .moments = BF16, .split = true };
 }

@@ -119,8 +119,10 @@ static inline void empty(Case *c)
         for (int m = 0; m < MICROS; m++) stream_close(&c->stream[b][m]);
 }
 
-static const char *const fp8_words[] = { "experts", "attention", "mlp", "tower", "mergers", "head" };
-enum { FP8_WORDS = sizeof fp8_words / sizeof *fp8_words };
+/* Words of all formats, and those of fp8_block alone. */
+static const char *const fp8_words[] = { "experts", "attention", "mlp", "tower", "mergers", "head",
+                                         "experts_dw" };
+enum { FP8_WORDS = sizeof fp8_words / sizeof *fp8_words, CODED_WORDS = FP8_WORDS - 1 };
 
 static const char *const base_words[] = { "experts", "attention", "mlp", "mergers" };
 enum { BASE_WORDS = sizeof base_words / sizeof *base_words };
@@ -135,7 +137,8 @@ static inline Status mode_apply(EngineConf *conf, Mode m)
         conf->panel_elems = 700;
     }
     if (m.fp8 || m.micro)
-        TRY(precision_set(&conf->precision, m.fp8 ? PREC_FP8 : m.micro, fp8_words, FP8_WORDS));
+        TRY(precision_set(&conf->precision, m.fp8 ? PREC_FP8 : m.micro, fp8_words,
+                          m.fp8 ? FP8_WORDS : CODED_WORDS));
     TRY(recompute_words(conf->policy, &conf->full, m.recompute));
     return offload_words(conf->policy, m.offload);
 }

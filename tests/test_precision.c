@@ -7,14 +7,18 @@
 
 static void words_are_checked(void)
 {
-    static const char *const wrong[] = { "experts", "router" };
+    static const char *const wrong[] = { "experts", "router" }, *const alone[] = { "experts_dw", "mlp" };
     ProductPrecision p;
     EXPECT_OK(precision_set(&p, PREC_FP8, fp8_words, FP8_WORDS));
     EXPECT(precision_any(&p), "nothing is quantised");
     for (int i = 0; i < SITES; i++)
-        EXPECT(p.coded[i][PRODUCT_Y] && p.coded[i][PRODUCT_DX] && !p.coded[i][PRODUCT_DW], "site %d", i);
+        EXPECT(p.coded[i][PRODUCT_Y] && p.coded[i][PRODUCT_DX] &&
+               p.coded[i][PRODUCT_DW] == (i == SITE_EXPERTS), "site %d", i);
     EXPECT_FAIL(precision_set(&p, PREC_FP8, wrong, 2), E_CONFIG, "router");
     EXPECT_FAIL(precision_set(&p, PREC_FP8, wrong, 0), E_CONFIG, "empty");
+    EXPECT_FAIL(precision_set(&p, PREC_FP8, alone, 2), E_CONFIG, "experts_dw needs experts");
+    EXPECT_OK(precision_set(&p, PREC_MXFP8, fp8_words, FP8_WORDS));
+    EXPECT(p.coded[SITE_EXPERTS][PRODUCT_Y] && !p.coded[SITE_EXPERTS][PRODUCT_DW], "dw is of 8 bits alone");
     for (int i = 0; i < FP8_WORDS; i++)
         EXPECT(strstr(precision_words(), fp8_words[i]), "%s is not listed", fp8_words[i]);
 }
@@ -45,9 +49,9 @@ static void every_matrix_has_a_site(void)
 static void only_what_is_listed(void)
 {
     enum { L = 8, DENSE = 2, BLOCKS = 3, MERGERS = 3 };
-    static const int64_t dense[FP8_WORDS] = { 0, 4 * L, 4 * DENSE, 8 * BLOCKS, 4 * MERGERS, 2 };
+    static const int64_t dense[CODED_WORDS] = { 0, 4 * L, 4 * DENSE, 8 * BLOCKS, 4 * MERGERS, 2 };
     ModelShape shape = small_shape(deep_text);
-    for (int i = 0; i < FP8_WORDS; i++) {
+    for (int i = 0; i < CODED_WORDS; i++) {
         EngineConf conf = small_conf(mode_budget(&shape, 7));
         Stream s;
         Engine e;
@@ -61,10 +65,32 @@ static void only_what_is_listed(void)
         EXPECT(op[OP_gemm_fp8].calls == dense[i], "%s: %lld products", fp8_words[i],
                (long long)op[OP_gemm_fp8].calls);
         int64_t grouped = op[OP_grouped_gemm_fp8].calls + op[OP_grouped_swiglu_fp8].calls;
-        EXPECT(grouped == (i ? 0 : 4 * (L - DENSE)), "%s: %lld grouped products", fp8_words[i],
-               (long long)grouped);
+        EXPECT(grouped == (i ? 0 : 4 * (L - DENSE)) && !op[OP_grouped_dw_fp8].calls,
+               "%s: %lld grouped products", fp8_words[i], (long long)grouped);
         engine_close(&e);
         stream_close(&s);
+    }
+}
+
+/* Weight gradients of experts run in 8 bits where their word is listed and there are no adapters. */
+static void weight_gradients_in_codes(void)
+{
+    enum { L = 8, DENSE = 2 };
+    for (int way = 0; way < 3; way++) {
+        static Rig r;
+        EngineConf conf = rig_conf(&r, deep_text, 7);
+        EXPECT_OK(precision_set(&conf.precision, PREC_FP8, fp8_words, way ? FP8_WORDS : CODED_WORDS));
+        select_lora(&r.lora, 0, false, everything);
+        if (way < 2) r.lora.conf.rank = 0;
+        rig_open(&r, conf, 7);
+        ledger_clear(&r.e.be.ledger);
+        small_step(&r.e, 0.1f);
+        const LedgerRow *op = r.e.be.ledger.op;
+        int64_t coded = way == 1 ? 2 * (L - DENSE) : 0;
+        EXPECT(op[OP_grouped_dw_fp8].calls == coded && op[OP_swiglu_bwd_cols].calls == coded / 2 &&
+               op[OP_quantize_cols].calls == coded, "way %d: %lld weight gradients in codes", way,
+               (long long)op[OP_grouped_dw_fp8].calls);
+        rig_close(&r);
     }
 }
 
@@ -445,6 +471,7 @@ int main(void)
     RUN(words_are_checked);
     RUN(every_matrix_has_a_site);
     RUN(only_what_is_listed);
+    RUN(weight_gradients_in_codes);
     RUN(the_page_has_the_table);
     RUN(codes_are_measured);
     RUN(grads_are_near);

@@ -1,5 +1,6 @@
 /* engine/code_losses.h -- what 8-bit codes lose of the rows that products read (ops/code_stats.c), measured
  * in the steps that end a line: sums of each word of train.fp8_products, and tensors that lose much for long.
+ * Codes that weight gradients alone read (experts_dw) are not measured.
  *
  * A forward multiplies a weight with rows x, a backward with rows dy. Scales come from the values, so that
  * nothing should saturate; a value that is too small beside the largest of its group becomes zero (flushed);

@@ -39,15 +39,24 @@ static void swiglu_grouped_bwd_coded(Backend *be, Tensor dgu, Tensor dscale, Ten
 }
 
 static void swiglu_grouped_fwd_fp8(Backend *be, Tensor gu, CodedRows h, CodedRows rows, Tensor w,
-                                   Tensor w_scale, Tensor offsets, Tensor scale)
+                                   Tensor w_scale, Tensor offsets, Tensor scale, bool stores_rows)
 {
-    op_grouped_swiglu_fp8(be, gu, h.x, h.q, h.scale, rows.q, rows.scale, w, w_scale, offsets, scale, true);
+    op_grouped_swiglu_fp8(be, gu, h.x, h.q, h.scale, rows.q, rows.scale, w, w_scale, offsets, scale,
+                          stores_rows);
 }
 
 static void swiglu_bwd_fp8(Backend *be, CodedRows dgu, Tensor dscale, Tensor dh, Tensor gu, Tensor scale,
                            Tensor offsets)
 {
     op_swiglu_bwd_fp8(be, dgu.x, dgu.q, dgu.scale, dscale, dh, gu, scale, offsets, true);
+}
+
+static void swiglu_bwd_cols(Backend *be, CodedRows dgu, ColumnCodes dgu_cols, ColumnCodes h_cols,
+                            Tensor dscale, Tensor dh, Tensor gu, Tensor scale, Tensor offsets,
+                            bool stores_rows)
+{
+    op_swiglu_bwd_cols(be, dgu.x, dgu.q, dgu.scale, dgu_cols, h_cols, dscale, dh, gu, scale, offsets,
+                       stores_rows);
 }
 
 static void clamped_fwd(Backend *be, Tensor h, Tensor gu, Tensor scale, Tensor offsets)
@@ -63,9 +72,9 @@ static void clamped_bwd(Backend *be, Tensor dgu, Tensor dscale, Tensor dh, Tenso
 const Activation activations[] = {
     [ACTIVATION_SWIGLU] = { "silu", 2, swiglu_fwd, swiglu_bwd, swiglu_grouped_fwd, swiglu_grouped_bwd,
                             swiglu_grouped_fwd_coded, swiglu_grouped_bwd_coded, swiglu_grouped_fwd_fp8,
-                            swiglu_bwd_fp8 },
+                            swiglu_bwd_fp8, swiglu_bwd_cols },
     [ACTIVATION_CLAMPED_GLU] = { "clamped_glu", 2, clamped_fwd, clamped_bwd, NULL, NULL, NULL, NULL, NULL,
-                                 NULL },
+                                 NULL, NULL },
 };
 
 Status activation_find(ActivationId *id, const char *name)

@@ -27,12 +27,16 @@ typedef struct Activation {
                               Tensor offsets, Tensor scale, LoraTerm lora);
     void (*grouped_bwd_coded)(Backend *be, Tensor dgu, Tensor dscale, Tensor dout, WeightCodes w,
                               Tensor panel, Tensor offsets, Tensor gu, Tensor scale, LoraTerm lora);
-    /* For experts in 8 bits; both quantise what they write (h, dgu). NULL: made of the others.
-     *   grouped_fwd_fp8   as grouped_fwd, of quantised rows and w       bwd_fp8   as bwd, without padding */
+    /* For experts in 8 bits; all quantise what they write (h, dgu), and leave h and the dgu of bwd_cols
+     * undefined unless `stores_rows`. NULL: made of the others; of bwd_cols: weight gradients are wide.
+     *   grouped_fwd_fp8   as grouped_fwd, of quantised rows and w       bwd_fp8   as bwd, without padding
+     *   bwd_cols          as bwd_fp8, and the columns of dgu and of h */
     void (*grouped_fwd_fp8)(Backend *be, Tensor gu, CodedRows h, CodedRows rows, Tensor w, Tensor w_scale,
-                            Tensor offsets, Tensor scale);
+                            Tensor offsets, Tensor scale, bool stores_rows);
     void (*bwd_fp8)(Backend *be, CodedRows dgu, Tensor dscale, Tensor dh, Tensor gu, Tensor scale,
                     Tensor offsets);
+    void (*bwd_cols)(Backend *be, CodedRows dgu, ColumnCodes dgu_cols, ColumnCodes h_cols, Tensor dscale,
+                     Tensor dh, Tensor gu, Tensor scale, Tensor offsets, bool stores_rows);
 } Activation;
 
 extern const Activation activations[ACTIVATIONS];

@@ -146,7 +146,7 @@ void moe_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tenso
     moe_reserve_routing_scratch(c);
     enter_experts(c, a);
     if (a->token_chunks > 1) moe_chunked_bwd(c, m, a, dx, dweight, dy, x);
-    else                     moe_experts_bwd(c, m, a, dx, dweight, dy);
+    else                     moe_experts_bwd(c, m, a, dx, dweight, dy, x);
     pass_scope(c, GRAPH_MOE_ROUTER);
     if (routes) router_bwd(c, m, a, dx, dweight, x);
     if (t_has(dx_shared)) op_add(c->be, dx, dx, dx_shared);

@@ -67,6 +67,10 @@ void moe_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor 
 /* dx absent: nothing below trains. */
 void moe_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dy, Tensor x);
 
+/* Whether the weight gradients of its experts are computed from codes (nn/precision.def): experts_dw is
+ * listed, and nothing here makes them wide. */
+bool moe_codes_dw(const Env *env, const Moe *m);
+
 /* Rows of one rank that an expert takes, of T tokens; 0: all there are. */
 static inline int64_t moe_capacity(const Moe *m, int64_t T)
 {

@@ -83,7 +83,8 @@ void moe_chunked_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor d
         c->be->ledger.replay = true;
         if (!chunk_open(&k, c, m, a, w)) break;
         recompute_chunk(c, m, &k, x);
-        moe_experts_bwd(&k.pass, m, &k.act, chunk_rows(&k, dx), chunk_rows(&k, dweight), chunk_rows(&k, dy));
+        moe_experts_bwd(&k.pass, m, &k.act, chunk_rows(&k, dx), chunk_rows(&k, dweight), chunk_rows(&k, dy),
+                        chunk_rows(&k, x));
         arena_reset(c->scratch, mark);
     }
     c->be->ledger.replay = false;

@@ -123,9 +123,30 @@ static bool need_a_out(const Pass *c, MoeAct *a, Tensor *a_out, const Param *w)
     return w->lora && need_rows(c, L_LORA, a, a_out, c->env->dtype, lora_a_cols(w));
 }
 
+/* Biases, and activations that no product ends in: gate and up, then the activation, each by itself. */
+static bool is_apart(const Moe *m) { return m->b_gu || !activations[m->act].grouped_fwd; }
+
+/* Backward gathers the tokens in codes and computes h anew. Not with a dispatcher: codes of rows that have
+ * travelled would take a pass over these, which costs as much time as the products save. */
+bool moe_codes_dw(const Env *env, const Moe *m)
+{
+    const ProductPrecision *p = env->precision;
+    bool listed = p && p->format == PREC_FP8 && p->coded[SITE_EXPERTS][PRODUCT_DW];
+    return listed && !env->dispatcher && !is_apart(m) && !m->b_d && activations[m->act].bwd_cols &&
+           is_trainable(m->w_gu) && !m->w_gu->lora && !m->w_d->lora;
+}
+
+static bool dw_is_coded(const Pass *c, const Moe *m) { return moe_codes_dw(c->env, m); }
+
+/* Whether backward, or what measures codes, reads more of the rows between products than their codes. */
+static bool reads_wide_rows(const Pass *c, const Moe *m)
+{
+    return t_has(c->code_stats) || !dw_is_coded(c, m);
+}
+
 static ExpertAct expert_act(const Pass *c, const Moe *m, const MoeAct *a)
 {
-    return (ExpertAct){ &activations[m->act], expert_rows(c, a), a->gate };
+    return (ExpertAct){ &activations[m->act], expert_rows(c, a), a->gate, reads_wide_rows(c, m) };
 }
 
 /* The values that a pass computes now. */
@@ -137,12 +158,12 @@ static Wanted need_values(const Pass *c, const Moe *m, MoeAct *a, int64_t D, boo
     const Activation *act = &activations[m->act];
     int64_t wide = m->w_gu->shard.shape[1], F = wide / act->projections;      /* of this rank */
     DType   d = c->env->dtype;
-    bool    replayed = c->policy[L_GATE_UP] == DROP || replays_a_out(c, m->w_gu);
-    Wanted  w = { .x = need_rows_if(c, read_by_backward(c, m->w_gu), replayed, L_DISPATCH, a, &a->x, d, D) };
+    bool    replayed = c->policy[L_GATE_UP] == DROP || replays_a_out(c, m->w_gu), coded = dw_is_coded(c, m);
+    bool    keeps_x = !coded && read_by_backward(c, m->w_gu), keeps_h = !coded && read_by_backward(c, m->w_d);
+    Wanted  w = { .x = need_rows_if(c, keeps_x, replayed, L_DISPATCH, a, &a->x, d, D) };
     w.a_out_gu = need_a_out(c, a, &a->a_out_gu, m->w_gu);
     w.gu       = need_rows(c, L_GATE_UP, a, &a->gu, d, wide);
-    w.h        = need_rows_if(c, read_by_backward(c, m->w_d), out || replays_a_out(c, m->w_d), L_ACT, a,
-                              &a->h, d, F);
+    w.h        = need_rows_if(c, keeps_h, out || replays_a_out(c, m->w_d), L_ACT, a, &a->h, d, F);
     w.a_out_d  = need_a_out(c, a, &a->a_out_d, m->w_d);
     return w;
 }
@@ -158,13 +179,10 @@ static void lora_a_fwd(const Pass *c, MoeAct *a, Tensor a_out, Tensor x, const P
 static CodedRows dispatched(const Pass *c, const Moe *m, CodedRows rows)
 {
     bool kept = c->mode == FORWARD && read_by_backward(c, m->w_gu) && c->policy[L_DISPATCH] != DROP;
-    bool expands = !ops_of(c) && !m->pad;
-    if (t_has(rows.q) && expands && !kept && c->mode != REPLAY && !m->w_gu->lora) rows.x = (Tensor){ 0 };
+    bool expands = !ops_of(c) && !m->pad, read = !dw_is_coded(c, m) && (kept || c->mode == REPLAY);
+    if (t_has(rows.q) && expands && !read && !m->w_gu->lora) rows.x = (Tensor){ 0 };
     return rows;
 }
-
-/* Biases, and activations that no product ends in: gate and up, then the activation, each by itself. */
-static bool is_apart(const Moe *m) { return m->b_gu || !activations[m->act].grouped_fwd; }
 
 static void up_apart_fwd(const Pass *c, const Moe *m, MoeAct *a, Wanted want, CodedRows h, CodedRows rows)
 {
@@ -228,26 +246,49 @@ static void bias_grads(const Pass *c, const MoeAct *a, Param *b, Tensor dy, Tens
     op_group_bias_bwd(c->be, param_sum(c, b), (Tensor){ 0 }, dy, param_w(b), a->offsets, gate);
 }
 
+/* Columns of tokens x, in the order of rows. */
+static void gather_columns(const Pass *c, const Moe *m, const MoeAct *a, ColumnCodes z, Tensor x)
+{
+    op_quantize_cols(c->be, z, x, a->src, m->K, a->offsets, true);
+}
+
+/* The gradient of w_gu from that of its rows, or from its columns and the tokens x. */
+static void gate_up_grads(const Pass *c, const Moe *m, MoeAct *a, Tensor dgu, ColumnCodes dgu_cols,
+                          Tensor d_a_out, Tensor x)
+{
+    ArenaMark mark = arena_mark(c->scratch);
+    if (t_has(dgu_cols.q)) {
+        ColumnCodes x_cols = x_columns(c, x.n[1], expert_rows(c, a));
+        gather_columns(c, m, a, x_cols, x);
+        experts_dw_coded(c, m->w_gu, dgu_cols, x_cols, expert_rows(c, a));
+    } else {
+        expert_grads(c, m, a, dgu, a->a_out_gu, d_a_out, a->x, m->w_gu);
+    }
+    arena_reset(c->scratch, mark);
+}
+
+/* Gradients by rows of experts, which those of tokens are made from. */
+typedef struct RowGrads { Tensor dx, dgate, dgu, d_a_out; ColumnCodes dgu_cols; } RowGrads;
+
 /* Sends the gradients of rows and gates to the tokens; those of w_gu are computed while the rows travel. */
-static void combine_grads(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor drows,
-                          Tensor dgate, Tensor dgu, Tensor d_a_out)
+static void combine_grads(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, RowGrads g,
+                          Tensor x)
 {
     const DispatchOps *ops = ops_of(c);
     Exchange exchange = { 0 }, gates = { 0 };
-    if (ops && t_has(dx)) ops->combine_start(c, &a->route, &exchange, drows);
-    if (ops && t_has(dweight)) ops->gate_grad_start(c, &a->route, &gates, dgate);
-    expert_grads(c, m, a, dgu, a->a_out_gu, d_a_out, a->x, m->w_gu);
+    if (ops && t_has(dx)) ops->combine_start(c, &a->route, &exchange, g.dx);
+    if (ops && t_has(dweight)) ops->gate_grad_start(c, &a->route, &gates, g.dgate);
+    gate_up_grads(c, m, a, g.dgu, g.dgu_cols, g.d_a_out, x);
     if (ops && t_has(dx)) ops->combine_finish(c, &a->route, &exchange, dx, (Tensor){ 0 });
     if (ops && t_has(dweight)) ops->gate_grad_finish(c, &a->route, &gates, dweight);
-    if (!ops && t_has(dx)) op_combine(c->be, dx, drows, a->rows, (Tensor){ 0 });
+    if (!ops && t_has(dx)) op_combine(c->be, dx, g.dx, a->rows, (Tensor){ 0 });
     if (!ops && t_has(dweight))
-        op_gather_rows(c->be, t_as2(dweight, t_count(dweight), 1), dgate, a->rows, 1);
+        op_gather_rows(c->be, t_as2(dweight, t_count(dweight), 1), g.dgate, a->rows, 1);
 }
 
 /* experts_dact where the activation stands apart. */
 static void down_apart_bwd(const Pass *c, const Moe *m, MoeAct *a, CodedRows dgu, Tensor dgate,
-                           CodedRows dout,
-                           LoraTerm lora)
+                           CodedRows dout, LoraTerm lora)
 {
     Tensor dh = scratch_rows(c, a, (DType)dout.x.dtype, a->gu.n[1] / activations[m->act].projections);
     experts_dx(c, dh, dout, m->w_d, expert_rows(c, a), lora);
@@ -257,7 +298,8 @@ static void down_apart_bwd(const Pass *c, const Moe *m, MoeAct *a, CodedRows dgu
 }
 
 /* From dout (R, D) to the gradients of gate and up, where they are wanted, and of w_d. */
-static void down_bwd(const Pass *c, const Moe *m, MoeAct *a, CodedRows dgu, Tensor dgate, CodedRows dout)
+static void down_bwd(const Pass *c, const Moe *m, MoeAct *a, CodedRows dgu, ExpertCols cols, Tensor dgate,
+                     CodedRows dout)
 {
     ExpertRows  by = expert_rows(c, a);
     ArenaMark mark = arena_mark(c->scratch);
@@ -265,26 +307,40 @@ static void down_bwd(const Pass *c, const Moe *m, MoeAct *a, CodedRows dgu, Tens
     if (t_has(dgu.x) && is_apart(m))
         down_apart_bwd(c, m, a, dgu, dgate, dout, lora_input_term(c, d_a_out, m->w_d));
     else if (t_has(dgu.x))
-        experts_dact(c, expert_act(c, m, a), dgu, dgate, dout, m->w_d, a->gu,
+        experts_dact(c, expert_act(c, m, a), dgu, cols, dgate, dout, m->w_d, a->gu,
                      lora_input_term(c, d_a_out, m->w_d));
-    expert_grads(c, m, a, dout.x, a->a_out_d, d_a_out, a->h, m->w_d);
+    if (t_has(cols.dgu.q)) experts_dw_coded(c, m->w_d, cols.dout, cols.h, by);
+    else                   expert_grads(c, m, a, dout.x, a->a_out_d, d_a_out, a->h, m->w_d);
     bias_grads(c, a, m->b_d, dout.x, a->gate);
     arena_reset(c->scratch, mark);
 }
 
-/* Gradients of the outputs to the experts, and through w_d. */
-static void dispatch_grads(const Pass *c, const Moe *m, MoeAct *a, CodedRows dgu, Tensor dgate, Tensor dout,
-                           Tensor dy)
+/* The columns that the gradient of w_d in codes is computed from, of the gradients dy of tokens. */
+static void down_columns(const Pass *c, const Moe *m, const MoeAct *a, ExpertCols *cols, Tensor dy)
 {
-    ArenaMark mark = arena_mark(c->scratch);
-    CodedRows rows = { .x = dout };
+    ExpertRows by = expert_rows(c, a);
+    if (!t_has(cols->dgu.q) || !is_trainable(m->w_d)) return;
+    cols->dout = dy_columns(c, dy.n[1], by);
+    cols->h    = x_columns(c, m->w_d->shard.shape[2], by);
+    gather_columns(c, m, a, cols->dout, dy);
+}
+
+/* Gradients of the outputs to the experts, and through w_d. */
+static void dispatch_grads(const Pass *c, const Moe *m, MoeAct *a, CodedRows dgu, ColumnCodes dgu_cols,
+                           Tensor dgate, Tensor dout, Tensor dy)
+{
+    ArenaMark  mark = arena_mark(c->scratch);
+    CodedRows  rows = { .x = dout };
+    ExpertCols cols = { .dgu = dgu_cols };
     if (t_has(dgu.x)) rows = coded_rows(c, dout, m->w_d, PRODUCT_DX, expert_rows(c, a));
+    if (!reads_wide_rows(c, m) && !m->pad) rows.x = (Tensor){ 0 };
     dispatch_tokens(c, m, a, rows, dy, false, false);
-    down_bwd(c, m, a, dgu, dgate, rows);
+    down_columns(c, m, a, &cols, dy);
+    down_bwd(c, m, a, dgu, cols, dgate, rows);
     arena_reset(c->scratch, mark);
 }
 
-void moe_experts_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy)
+void moe_experts_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy, Tensor x)
 {
     bool    deeper = t_has(dx) || t_has(dweight) || is_trainable(m->w_gu) || is_trainable(m->b_gu);
     int64_t D = dy.n[1], wide = m->w_gu->shard.shape[1];
@@ -294,12 +350,14 @@ void moe_experts_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor d
     Tensor dout = scratch_rows(c, a, d, D), dgu_x = scratch_rows(c, a, d, wide);
     Tensor dgate = scratch_rows(c, a, F32, 1);
     CodedRows dgu = { .x = deeper ? dgu_x : (Tensor){ 0 } };
+    ColumnCodes dgu_cols = dw_is_coded(c, m) ? dy_columns(c, wide, by) : (ColumnCodes){ 0 };
     if (t_has(dx)) dgu = coded_rows(c, dgu_x, m->w_gu, PRODUCT_DX, by);
-    dispatch_grads(c, m, a, dgu, dgate, dout, dy);
+    dispatch_grads(c, m, a, dgu, dgu_cols, dgate, dout, dy);
     if (deeper) bias_grads(c, a, m->b_gu, dgu.x, (Tensor){ 0 });
     Tensor d_a_out = deeper ? lora_rows_d_a_out(c, dgu.x, m->w_gu, &by) : (Tensor){ 0 };
     if (t_has(dx))                                               /* dout is read no more: now d(a->x) */
         experts_dx(c, dout, dgu, m->w_gu, by, lora_input_term(c, d_a_out, m->w_gu));
-    if (deeper) combine_grads(c, m, a, dx, dweight, dout, dgate, dgu.x, d_a_out);
+    RowGrads g = { dout, dgate, dgu.x, d_a_out, dgu_cols };
+    if (deeper) combine_grads(c, m, a, dx, dweight, g, x);
     arena_reset(c->scratch, mark);
 }

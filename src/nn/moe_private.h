@@ -12,8 +12,8 @@ Tensor moe_shared_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dy, Tensor 
 /* Tokens to the experts, through them and back, by the routing in a->route. count: the router
  * statistics of all tokens are taken while the rows travel. y absent: only what backward reads. */
 void moe_experts_fwd(const Pass *c, const Moe *m, MoeAct *a, Tensor y, Tensor x, Tensor res, bool count);
-/* dx and dweight where they are wanted. */
-void moe_experts_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy);
+/* dx and dweight where they are wanted; x: the tokens. */
+void moe_experts_bwd(const Pass *c, const Moe *m, MoeAct *a, Tensor dx, Tensor dweight, Tensor dy, Tensor x);
 
 /* Chunks build their routing while the buffers of expert rows are in scratch; a layer that runs at once
  * builds it before. Raises the peak of scratch to that of chunks, so that memory does not depend on the

@@ -9,7 +9,9 @@ typedef enum { PRODUCT_Y, PRODUCT_DX, PRODUCT_DW, PRODUCT_KINDS } ProductKind;
 
 typedef enum {
 #define SITE(id, word, linear, group, y, dx, dw) SITE_##id,
+#define SITE_DW(id, word)
 #include "nn/precision.def"
+#undef SITE_DW
 #undef SITE
     SITES
 } Site;
@@ -17,7 +19,8 @@ typedef enum {
 /* Which products a run computes in codes of `format`; all false: none. */
 typedef struct ProductPrecision { Precision format; bool coded[SITES][PRODUCT_KINDS]; } ProductPrecision;
 
-/* The sites that the words name compute in codes what the table says. An unknown word is refused. */
+/* The sites that the words name compute in codes what the table says. An unknown word is refused, and one of
+ * weight gradients without that of the other products. */
 MUST Status precision_set(ProductPrecision *p, Precision format, const char *const *words, int n);
 bool        precision_any(const ProductPrecision *p);
 /* Products in the 8 bits of ops/quant.h, whose weights may be kept in codes. */

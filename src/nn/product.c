@@ -246,13 +246,44 @@ void experts_dx(const Pass *c, Tensor dx, CodedRows dy, const Param *w, ExpertRo
     else wide_experts(c, dx, dy.x, w, rows, lora, GEMM_NN);
 }
 
+/* The flags of the product that writes the gradient of w; where it is the first of a step it sums squares. */
+static int begin_expert_grad(Param *w)
+{
+    int flags = param_grad_flags(w);
+    w->step.squared = t_has(w->shard.squares) && !(flags & GEMM_ACC);
+    return flags;
+}
+
 void experts_dw(const Pass *c, Param *w, Tensor dy, Tensor x, ExpertRows rows)
 {
     if (!t_has(w->shard.g)) return;
-    int flags = param_grad_flags(w);
-    w->step.squared = t_has(w->shard.squares) && !(flags & GEMM_ACC);
+    int flags = begin_expert_grad(w);
     if (w->step.squared) op_grouped_squares(c->be, w->shard.g, w->shard.squares, dy, x, rows.offsets);
     else op_grouped_gemm(c->be, w->shard.g, dy, x, rows.offsets, (LoraTerm){ 0 }, flags);
+}
+
+static ColumnCodes column_codes(const Pass *c, int64_t width, int64_t scales, ExpertRows rows)
+{
+    int64_t cols = quant_columns(rows.capacity, rows.offsets.n[0] - 1);
+    return (ColumnCodes){ scratch2(c, E4M3, width, cols), scratch2(c, F32, cols / QUANT_GROUP, scales) };
+}
+
+ColumnCodes dy_columns(const Pass *c, int64_t width, ExpertRows rows)
+{
+    return column_codes(c, width, width, rows);
+}
+
+ColumnCodes x_columns(const Pass *c, int64_t width, ExpertRows rows)
+{
+    return column_codes(c, width, quant_groups(width), rows);
+}
+
+void experts_dw_coded(const Pass *c, Param *w, ColumnCodes dy, ColumnCodes x, ExpertRows rows)
+{
+    if (!t_has(w->shard.g)) return;
+    int flags = begin_expert_grad(w);
+    op_grouped_dw_fp8(c->be, w->shard.g, w->step.squared ? w->shard.squares : none, dy, x, rows.offsets,
+                      rows.capacity, flags & GEMM_ACC);
 }
 
 static void fp8_act(const Pass *c, ExpertAct by, Tensor gu, CodedRows h, CodedRows x, const Param *w)
@@ -260,7 +291,7 @@ static void fp8_act(const Pass *c, ExpertAct by, Tensor gu, CodedRows h, CodedRo
     ArenaMark mark = arena_mark(c->scratch);
     CodedRows a = quantized_rows(c, x, by.rows);
     Quantized b = quantized_weight(c, whole(w));
-    by.act->grouped_fwd_fp8(c->be, gu, h, a, b.q, b.scale, by.rows.offsets, by.gate);
+    by.act->grouped_fwd_fp8(c->be, gu, h, a, b.q, b.scale, by.rows.offsets, by.gate, by.stores_rows);
     arena_reset(c->scratch, mark);
 }
 
@@ -306,12 +337,17 @@ void experts_act(const Pass *c, ExpertAct by, Tensor gu, CodedRows h, CodedRows 
 }
 
 /* dh is computed in the first columns of dgu, where the activation's backward may read it. */
-void experts_dact(const Pass *c, ExpertAct by, CodedRows dgu, Tensor dgate, CodedRows dout, const Param *w,
-                  Tensor gu, LoraTerm lora)
+void experts_dact(const Pass *c, ExpertAct by, CodedRows dgu, ExpertCols cols, Tensor dgate, CodedRows dout,
+                  const Param *w, Tensor gu, LoraTerm lora)
 {
     Tensor dh = t_cols(dgu.x, 0, dgu.x.n[1] / by.act->projections);
     bool   coded = product_is_coded(c, w, PRODUCT_DX);
     if (coded) coded_experts(c, dh, dout, transposed(w), by.rows, lora, true);
+    if (coded && t_has(cols.dgu.q)) {
+        by.act->bwd_cols(c->be, dgu, cols.dgu, cols.h, dgate, dh, gu, by.gate, by.rows.offsets,
+                         by.stores_rows);
+        return;
+    }
     if (coded && t_has(dgu.q) && by.act->bwd_fp8) {
         by.act->bwd_fp8(c->be, dgu, dgate, dh, gu, by.gate, by.rows.offsets);
         return;

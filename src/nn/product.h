@@ -42,11 +42,19 @@ void experts_y(const Pass *c, Tensor y, CodedRows x, const Param *w, ExpertRows 
 void experts_dx(const Pass *c, Tensor dx, CodedRows dy, const Param *w, ExpertRows rows, LoraTerm lora);
 void experts_dw(const Pass *c, Param *w, Tensor dy, Tensor x, ExpertRows rows);
 
-/* Fused with an activation; see Activation. The codes of h and dgu are filled, where there is memory. */
-typedef struct ExpertAct { const Activation *act; ExpertRows rows; Tensor gate; } ExpertAct;
+/* The same from columns in codes (ops/quantize_cols.c), in memory of scratch. dy has a scale for each column,
+ * x for a block. */
+ColumnCodes dy_columns(const Pass *c, int64_t width, ExpertRows rows);
+ColumnCodes x_columns(const Pass *c, int64_t width, ExpertRows rows);
+void experts_dw_coded(const Pass *c, Param *w, ColumnCodes dy, ColumnCodes x, ExpertRows rows);
+
+/* Fused with an activation; see Activation. The codes of h and dgu are filled, where there is memory, and so
+ * are their columns; stores_rows: their values are read too. */
+typedef struct ExpertAct { const Activation *act; ExpertRows rows; Tensor gate; bool stores_rows; } ExpertAct;
+typedef struct ExpertCols { ColumnCodes dgu, h, dout; } ExpertCols;
 void experts_act(const Pass *c, ExpertAct by, Tensor gu, CodedRows h, CodedRows x, const Param *w,
                  LoraTerm lora);
-void experts_dact(const Pass *c, ExpertAct by, CodedRows dgu, Tensor dgate, CodedRows dout, const Param *w,
-                  Tensor gu, LoraTerm lora);
+void experts_dact(const Pass *c, ExpertAct by, CodedRows dgu, ExpertCols cols, Tensor dgate, CodedRows dout,
+                  const Param *w, Tensor gu, LoraTerm lora);
 
 #endif

@@ -17,7 +17,6 @@
  * (ceil(K/128), M), sb ([E,] ceil(N/128), ceil(K/128)) f32. Rows may be strided; extents may be 0. The same
  * bits on any number of threads. */
 #include "ops/cpu/coded_gemm.h"
-#include "ops/cpu/tile.h"
 
 #include <limits.h>
 
@@ -60,28 +59,10 @@ Cost grouped_gemm_fp8_cost(Backend *be, Tensor c, Tensor a, Tensor sa, Tensor b,
     return p;
 }
 
-HOT static void decode(float *to, int64_t step, const uint8_t *code, const float *value, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) to[i * step] = value[code[i]];
-}
-
-HOT static void add_scaled(float *acc, const float *part, float scale, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) acc[i] += scale * part[i];
-}
-
 static void add_group(const CodedTile *t, const CodedTerms *x, int64_t g)
 {
-    int64_t k = g * QUANT_GROUP, K = min_i64(x->K - k, QUANT_GROUP);
-    float   sb = ((float *)row_ptr(x->b.scale, t->n / QUANT_GROUP))[g];
-    const float *sa = (const float *)row_ptr(x->a.scale, g);
-    for (int64_t r = 0; r < t->rows; r++)
-        decode(t->a + r * K, 1, (const uint8_t *)row_ptr(x->a.q, t->m + r) + k, t->value, K);
-    for (int64_t n = 0; n < t->cols; n++)
-        decode(t->b + n, QUANT_GROUP, (const uint8_t *)row_ptr(x->b.q, t->n + n) + k, t->value, K);
-    tile_mul(false, t->part, QUANT_GROUP, t->a, K, 1, t->b, QUANT_GROUP, t->rows, t->cols, K);
-    for (int64_t r = 0; r < t->rows; r++)
-        add_scaled(t->acc + r * QUANT_GROUP, t->part + r * QUANT_GROUP, sa[t->m + r] * sb, t->cols);
+    float sb = ((float *)row_ptr(x->b.scale, t->n / QUANT_GROUP))[g];
+    coded_add_group(t, x, g, (const float *)row_ptr(x->a.scale, g), sb);
 }
 
 static CodedTerms terms(Tensor a, Tensor sa, Tensor b, Tensor sb)

@@ -68,11 +68,16 @@ Cost grouped_gemm_cost(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets
     return p;
 }
 
+bool squares_fit(Tensor squares, Tensor c)
+{
+    return c.rank == 3 && t_dense(c) && squares.rank == 1 && squares.dtype == F32 && t_dense(squares) &&
+           squares.n[0] == grouped_squares_parts(c.n);
+}
+
 Cost grouped_squares_cost(Backend *be, Tensor c, Tensor squares, Tensor a, Tensor b, Tensor offsets)
 {
-    REQUIRE(c.rank == 3 && t_dense(c) && c.n[0] == offsets.n[0] - 1 && squares.rank == 1 &&
-            squares.dtype == F32 && t_dense(squares) && squares.n[0] == grouped_squares_parts(c.n),
-            "grouped_squares: c %s squares %s", t_fmt(c), t_fmt(squares));
+    REQUIRE(squares_fit(squares, c) && c.n[0] == offsets.n[0] - 1, "grouped_squares: c %s squares %s",
+            t_fmt(c), t_fmt(squares));
     Cost p = product_cost(be, c, a, b, offsets, GEMM_TN);
     p.wr += t_bytes(squares);
     return p;
@@ -195,11 +200,16 @@ static double strip_squares(Tensor c, int64_t strip)
     return sum;
 }
 
+void cpu_strip_squares(Tensor squares, Tensor c)
+{
+    #pragma omp parallel for schedule(static) if(worth_threads(t_count(c)))
+    for (int64_t i = 0; i < squares.n[0]; i++) ((float *)squares.data)[i] = (float)strip_squares(c, i);
+}
+
 void cpu_grouped_squares(Backend *be, Tensor c, Tensor squares, Tensor a, Tensor b, Tensor offsets)
 {
     product(be, c, (Terms){ .a = a, .b = b, .scale = 1.0f, .flags = GEMM_TN }, offsets);
-    #pragma omp parallel for schedule(static) if(worth_threads(t_count(c)))
-    for (int64_t i = 0; i < squares.n[0]; i++) ((float *)squares.data)[i] = (float)strip_squares(c, i);
+    cpu_strip_squares(squares, c);
 }
 
 void cpu_grouped_scaled(Backend *be, Tensor c, Tensor a, Tensor b, Tensor offsets, float scale, Dropout drop,

@@ -95,6 +95,8 @@ static void add_micro(Backend *be, MicroCodes z)
     add_tensor(be, z.q), add_tensor(be, z.scale), add_tensor(be, z.tensor);
 }
 
+static void add_columns(Backend *be, ColumnCodes z) { add_tensor(be, z.q), add_tensor(be, z.scale); }
+
 static void add_rule(Backend *be, MicroRule r)
 {
     add_word(be, r.blocks), add_word(be, r.transposed), add_word(be, (int64_t)r.stream);
@@ -108,7 +110,8 @@ static void add_tile(Backend *be, TileAt t) { add_word(be, t.e), add_word(be, t.
              LoraTerm: add_lora, AdamW: add_adamw, StepLimits: add_limits, const Addends *: add_addends,  \
              const PeerGroup *: add_pointer, WeightSlice: add_slice, float: add_real, double: add_real,   \
              RouterGroups: add_groups, WeightCodes: add_codes, TileAt: add_tile,                          \
-             MicroCodes: add_micro, MicroRule: add_rule, default: add_word)(be, x);
+             MicroCodes: add_micro, MicroRule: add_rule, ColumnCodes: add_columns,                \
+             default: add_word)(be, x);
 
 /* ---- calls ---- */
 

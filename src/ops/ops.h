@@ -126,6 +126,9 @@ typedef struct MicroCodes { Precision format; Tensor q, scale, tensor; } MicroCo
  * NULL: they are rounded to nearest. */
 typedef struct MicroRule { bool blocks, transposed; uint64_t stream; const uint64_t *seed; } MicroRule;
 
+/* Codes of rows of experts, transposed: see ops/quantize_cols.c. */
+typedef struct ColumnCodes { Tensor q, scale; } ColumnCodes;
+
 /* What AdamW takes from the number of the step: lr; lr / (1 - beta1^step); sqrt(1 - beta2^step). */
 typedef struct AdamStep { float lr, rate, root; } AdamStep;
 

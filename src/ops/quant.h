@@ -86,6 +86,32 @@ OPS_INLINE QuantScale quant_scale(uint32_t amax, bool pow2)
     return s;
 }
 
+/* Rows of experts as columns of codes (ops/quantize_cols.c): those of an expert begin on a group, the column
+ * below, and its last group is filled with zeros. Experts with R rows in all take quant_columns. */
+OPS_INLINE int64_t quant_column(int64_t first_row, int64_t e)
+{
+    return (first_row / QUANT_GROUP + e) * QUANT_GROUP;
+}
+OPS_INLINE int64_t quant_columns(int64_t R, int64_t E) { return (R / QUANT_GROUP + E) * QUANT_GROUP; }
+
+/* The rows of the j-th group of columns: `rows` from `row` on, of expert e; none: it belongs to no expert. */
+typedef struct ColumnGroup { int32_t e, row, rows; } ColumnGroup;
+
+OPS_INLINE ColumnGroup quant_column_group(const int32_t *offsets, int32_t E, int32_t j)
+{
+    int32_t low = 0, high = E;
+    while (high - low > 1) {
+        int32_t at = (low + high) / 2;
+        if (offsets[at] / QUANT_GROUP + at <= j) low = at;
+        else                                     high = at;
+    }
+    int32_t row = offsets[low] + (j - offsets[low] / QUANT_GROUP - low) * QUANT_GROUP;
+    int32_t rows = offsets[low + 1] - row;
+    if (row < offsets[low] || rows < 0) rows = 0;
+    ColumnGroup g = { low, row, rows < QUANT_GROUP ? rows : (int32_t)QUANT_GROUP };
+    return g;
+}
+
 /* A packed row (ops/pack_rows.c): the byte that its scales begin at, and its width in 2-byte elements, which
  * is a multiple of 16 bytes. */
 OPS_INLINE int64_t quant_scales_at(int64_t K) { return (K + 3) / 4 * 4; }

@@ -26,8 +26,9 @@
  *
  * perf/time_vision and the like are seconds of a step in each part, mean over ranks, waits included.
  *
- * With train.precision = fp8_block (engine/code_losses.h), for each word of train.fp8_products, of the rows x
- * that forward multiplies and the rows dy that backward does, in the step that ends the line:
+ * With train.precision = fp8_block (engine/code_losses.h), for each word of train.fp8_products but
+ * experts_dw, of the rows x that forward multiplies and the rows dy that backward does, in the step that ends
+ * the line:
  *
  *   fp8/amax/experts/x         the largest magnitude
  *   fp8/flushed/experts/x      share of the values that became zero

@@ -129,15 +129,33 @@ static void log_gradients(const Trainer *t)
                  100 * (double)rounded / (double)all);
 }
 
+/* Whether weight gradients of the experts of some layer are computed from codes. */
+static bool codes_dw(const Engine *e)
+{
+    for (int64_t l = 0; l < e->model.shape.text.L; l++) {
+        const Moe *m = e->model.layer[l].ffn ? decoder_moe(&e->model.layer[l]) : NULL;
+        if (m && moe_codes_dw(&e->env, m)) return true;
+    }
+    return false;
+}
+
+/* The words of y and dx, by the table; what dw of experts runs in is said apart. */
 static void log_precision(const Trainer *t)
 {
-    char text[128];
-    join_words(text, sizeof text, &t->recipe->train.fp8_products);
-    if (!precision_any(&t->engine.conf.precision)) return;
-    log_info(&t->log, "precision    %s: products of %s; the others in %s%s",
-             precision_word(t->engine.conf.precision.format), text, dtype_name(t->engine.conf.dtype),
-             t->engine.shard.conf.fp8 && t->engine.shard.conf.base_codes
-                 ? "; frozen weights of these products are kept in 8 bits alone" : "");
+    const ProductPrecision *p = &t->engine.conf.precision;
+    bool frozen = t->engine.shard.conf.fp8 && t->engine.shard.conf.base_codes;
+    char text[128] = "";
+    if (!precision_any(p)) return;
+    for (int i = 0; i < SITES; i++) {
+        const char *word = precision_site_word((Site)i);
+        size_t      at = strlen(text);
+        if (p->coded[i][PRODUCT_Y] && !strstr(text, word))             /* tower has two sites */
+            snprintf(text + at, sizeof text - at, "%s%s", at ? ", " : "", word);
+    }
+    log_info(&t->log, "precision    %s: products of %s%s; the others in %s%s", precision_word(p->format),
+             text, codes_dw(&t->engine) ? " (of experts, weight gradients too)" : "",
+             dtype_name(t->engine.conf.dtype),
+             frozen ? "; frozen weights of these products are kept in 8 bits alone" : "");
     warn_cut_groups(t);
 }
 

@@ -240,6 +240,12 @@ inline float __fdividef(float a, float b)
 }
 
 /* Byte i of the result is the byte of (y, x) that nibble i of s names; its high bit: that byte's sign. */
+inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
+inline unsigned __vmaxu2(unsigned a, unsigned b)
+{
+    unsigned low = (a & 0xffff) > (b & 0xffff) ? a : b, high = a >> 16 > b >> 16 ? a : b;
+    return (low & 0xffff) | (high & 0xffff0000u);
+}
 inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s)
 {
     uint64_t both = (uint64_t)y << 32 | x;

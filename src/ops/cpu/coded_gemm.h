@@ -25,6 +25,9 @@ struct CodedTerms {
     Tensor     bias, res;                /* or absent */
 };
 
+/* Adds the product of group g of the codes x->a.q and x->b.q, row m of c times sa[m] sb. */
+void coded_add_group(const CodedTile *t, const CodedTerms *x, int64_t g, const float *sa, float sb);
+
 void cpu_coded_gemm(Backend *be, Tensor c, const CodedTerms *x);
 
 /* c[r,:] = a[r,:] b[e]' for the rows of each expert; `of` gives the terms of expert e from those of all. */

@@ -16,6 +16,10 @@ static inline bool codes_fit_rows(Tensor q, Tensor scale, Tensor x)
            is_rows_f32(scale, quant_groups(x.n[1]), x.n[0]);
 }
 
+/* Of R rows of experts, transposed, as quantize_cols has them (quantize_cols.c); and the bytes of n rows. */
+bool    column_codes_fit(ColumnCodes z, int64_t R, int64_t K, int64_t E);
+int64_t column_codes_bytes(ColumnCodes z, int64_t n);
+
 /* Row r of q and its scales, column r of `scale`, from x in f32 (quantize.c). */
 void cpu_quantize_row(Tensor q, Tensor scale, const float *x, int64_t r, bool pow2);
 

@@ -108,6 +108,10 @@ INLINE void cpu_check_parts(const char *op, int64_t width)
 }
 void rows_gather(Backend *be, float *dw, int64_t rows, int64_t width, int64_t from, int64_t count);
 
+/* grouped_gemm.c: the contract of `squares` beside a stack c of weight gradients, and its CPU. */
+bool squares_fit(Tensor squares, Tensor c);
+void cpu_strip_squares(Tensor squares, Tensor c);
+
 /* Columns per thread of scattered row sums (embeddings), where each thread walks all rows in order. */
 INLINE int64_t slice_columns(int64_t width)
 {

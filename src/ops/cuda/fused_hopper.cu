@@ -99,7 +99,8 @@ struct Forward {
         #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t g = k.word[q * 4 + i], u = k.word[BN / 8 + q * 4 + i];
-            v[i] = pair_of(swiglu(low(g), low(u), k.gate[i % 2]), swiglu(high(g), high(u), k.gate[i % 2]));
+            v[i] = pair_of(swiglu<bf16>(low(g), low(u), k.gate[i % 2]),
+                           swiglu<bf16>(high(g), high(u), k.gate[i % 2]));
         }
         stmatrix4(spot_of(at) ^ q * 32, v[0], v[1], v[2], v[3]);
     }
@@ -161,8 +162,8 @@ struct Backward {
         for (int i = 0; i < 4; i++) {
             uint32_t dh = k.word[q * 4 + i];
             float    dg[2], du[2], gate = k.gate[i % 2];
-            sum[i % 2] += dswiglu(&dg[0], &du[0], low(dh), low(g[i]), low(u[i]), gate);
-            sum[i % 2] += dswiglu(&dg[1], &du[1], high(dh), high(g[i]), high(u[i]), gate);
+            sum[i % 2] += dswiglu<bf16>(&dg[0], &du[0], low(dh), low(g[i]), low(u[i]), gate);
+            sum[i % 2] += dswiglu<bf16>(&dg[1], &du[1], high(dh), high(g[i]), high(u[i]), gate);
             g[i] = pair_of(dg[0], dg[1]), u[i] = pair_of(du[0], du[1]);
         }
         stmatrix4(spot ^ q * 32, g[0], g[1], g[2], g[3]);

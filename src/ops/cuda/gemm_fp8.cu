@@ -96,12 +96,12 @@ extern "C" void cuda_grouped_gemm_fp8(Backend *be, Tensor c, Tensor a, Tensor sa
 
 extern "C" void cuda_grouped_swiglu_fp8(Backend *be, Tensor gu, Tensor h, Tensor hq, Tensor hs, Tensor a,
                                         Tensor sa, Tensor w, Tensor sw, Tensor offsets, Tensor gate,
-                                        bool pow2)
+                                        bool stores_h)
 {
     const KernelSet *set = cuda_of(be)->kernels;
-    SwigluFp8Call    x = { gu, h, hq, hs, a, sa, w, sw, offsets, gate, pow2 };
+    SwigluFp8Call    x = { gu, h, hq, hs, a, sa, w, sw, offsets, gate, stores_h };
     if (set->swiglu_fp8 && set->swiglu_fp8(be, x)) return;
     cuda_grouped_gemm_fp8(be, gu, a, sa, w, sw, offsets);
     cuda_swiglu_fwd(be, h, gu, gate, offsets);
-    cuda_quantize_rows(be, hq, hs, h, offsets, pow2);
+    cuda_quantize_rows(be, hq, hs, h, offsets, true);
 }

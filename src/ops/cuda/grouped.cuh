@@ -105,10 +105,10 @@ template <int MODE, bool CLUSTER> constexpr bool is_scheduled = MODE == GEMM_TN 
 /* The numbers of the block's tiles for the producer warp. */
 template <int MODE, bool CLUSTER = false, bool SCHEDULED = is_scheduled<MODE, CLUSTER>>
 struct ProducerTiles : TileDrawer {
-    __device__ ProducerTiles(const GroupedJob &g, uint32_t base) : TileDrawer(g.drawn, base + QUEUE) { }
+    __device__ ProducerTiles(const GroupedJob &g, uint32_t queue) : TileDrawer(g.drawn, queue) { }
 };
 template <int MODE, bool CLUSTER> struct ProducerTiles<MODE, CLUSTER, true> : TileReaderOf<CLUSTER> {
-    __device__ ProducerTiles(const GroupedJob &, uint32_t base) : TileReaderOf<CLUSTER>(base + QUEUE) { }
+    __device__ ProducerTiles(const GroupedJob &, uint32_t queue) : TileReaderOf<CLUSTER>(queue) { }
     __device__ int next()
     {
         if (CLUSTER && cluster_rank()) this->expect();
@@ -119,27 +119,27 @@ template <int MODE, bool CLUSTER> struct ProducerTiles<MODE, CLUSTER, true> : Ti
 };
 
 /* Barriers of the queue; warps that read it: consumers, and producers that do not draw. */
-template <int MODE, bool CLUSTER = false> __device__ inline void queue_init(uint32_t base)
+template <int MODE, bool CLUSTER = false> __device__ inline void queue_init(uint32_t queue)
 {
     constexpr int readers = is_scheduled<MODE, CLUSTER> ? CONSUMERS + 1 : CONSUMERS;
-    tile_queue_init(base + QUEUE, CLUSTER ? 2 * readers : readers);
+    tile_queue_init(queue, CLUSTER ? 2 * readers : readers);
 }
 
 /* The scheduler thread of TN. Tiles of experts with many rows are compute-bound, of experts with few rows
  * write-bound: half the blocks (CLUSTER: clusters) take from the front of the order, half from the back, so
  * that both kinds run at the same time and the last tiles are short. A negative number ends the queue. */
-template <bool CLUSTER = false> __device__ inline void draw_tiles(const GroupedJob &g, uint32_t base)
+template <bool CLUSTER = false> __device__ inline void draw_tiles(const GroupedJob &g, uint32_t queue)
 {
     int drawers = gridDim.x / (CLUSTER ? 2 : 1), own = blockIdx.x / (CLUSTER ? 2 : 1);
     int back = own % 2, begun = (drawers + 1 - back) / 2, all = g.E * g.each;
     int i = own / 2, turn = 0;                                  /* from its end */
     for (;; turn++) {
         int at = back ? all - 1 - i : i;
-        tile_write<CLUSTER>(base + QUEUE, turn, tile_number(g.order[at / g.each], at % g.each));
+        tile_write<CLUSTER>(queue, turn, tile_number(g.order[at / g.each], at % g.each));
         if (drawers + atomicAdd(g.drawn, 1) >= all) break;
         i = begun + atomicAdd(g.drawn + 1 + back, 1);           /* fewer than `all` in sum: they never meet */
     }
-    tile_write<CLUSTER>(base + QUEUE, turn + 1, -1);
+    tile_write<CLUSTER>(queue, turn + 1, -1);
 }
 
 /* The scheduler thread of NT and NN with clusters: as TileDrawer, of pairs of tiles. */
@@ -204,7 +204,7 @@ template <int MODE, int HALVES, bool DROP, bool CLUSTER, bool CODED>
 __device__ void produce(const Maps &maps, const GroupedJob &g, const int *off, uint32_t base)
 {
     ExpertTileWalk<MODE, BN / HALVES, CLUSTER> walk(off, g);
-    ProducerTiles<MODE, CLUSTER> tiles(g, base);
+    ProducerTiles<MODE, CLUSTER> tiles(g, base + QUEUE);
     CodeReader<CODED>            ring(g.ring, off, g.E);
     ExpertTile t;
     int  s = 0, phase = 0;
@@ -343,6 +343,24 @@ __device__ inline void send(uint32_t at, const CUtensorMap *map, T *to, int64_t 
     if (!lane) tma_commit();                    /* also when empty: groups alternate between the two pieces */
 }
 
+/* The sum of squares of the strip that a warp has computed, as it is stored; what lies outside c is zero. */
+template <class C>
+__device__ inline void put_squares(const GroupedJob &g, const ExpertTile &t, int warp,
+                                   const float (&d)[BN / 2])
+{
+    static_assert(BM == 8 * SQUARES_ROWS && BN == SQUARES_COLS, "a warp's strip");
+    int   down = (g.M + BM - 1) / BM * 8, across = (g.N + BN - 1) / BN;
+    float sum[4] = { };
+    #pragma unroll
+    for (int i = 0; i < BN / 2; i++) {
+        float x = to_f32(from_f32<C>(d[i]));
+        sum[i % 4] = fmaf(x, x, sum[i % 4]);
+    }
+    float all = warp_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    int64_t at = ((int64_t)t.e * down + t.m / SQUARES_ROWS + warp) * across + t.n / BN;
+    if (threadIdx.x % 32 == 0) g.squares[at] = all;
+}
+
 /* The roles of a block's warps; `consume` is called by the consumer warps. */
 template <int MODE, int HALVES, bool DROP, bool CLUSTER, bool CODED, class CONSUME>
 __device__ inline void run_block(const Maps &maps, const GroupedJob &g, CONSUME consume)
@@ -357,7 +375,7 @@ __device__ inline void run_block(const Maps &maps, const GroupedJob &g, CONSUME 
             bar_init(base + EMPTY + i * 8, CLUSTER ? 2 * CONSUMERS : CONSUMERS);
         }
         for (int i = 0; i < CONSUMERS; i++) bar_init(base + OWN + i * 8, 1);
-        queue_init<MODE, CLUSTER>(base);
+        queue_init<MODE, CLUSTER>(base + QUEUE);
         bar_init_done();
     }
     if (CLUSTER) cluster_sync();
@@ -373,7 +391,7 @@ __device__ inline void run_block(const Maps &maps, const GroupedJob &g, CONSUME 
         else if (CODED)
             decode_ahead<BM>(g.ring, off, g.E);
         else if (MODE == GEMM_TN && schedules)
-            draw_tiles<CLUSTER>(g, base);
+            draw_tiles<CLUSTER>(g, base + QUEUE);
         else if (CLUSTER && schedules)
             draw_pairs<MODE, BN / HALVES>(g, off, base);
     }

@@ -53,7 +53,8 @@ template <bool ADDS> void launch_rounded(Backend *be, const char *what, const Fp
     Fp8Job  j = fp8_job(be, x.offsets, x.a, x.b, x.sb);
     Rounded<ADDS> end = { map_of(be, stack_of(x.c), 16), (bf16 *)x.c.data, (const bf16 *)x.bias.data,
                           (const bf16 *)x.res.data, x.c.s[0], x.res.s[0], j.g.N };
-    if (!be->sticky) launch_fp8(be, what, maps, j, end, x.a.n[0]);       /* else there is no tensor map */
+    if (!be->sticky)                            /* else there is no tensor map */
+        launch_fp8<GEMM_NT>(be, what, maps, j, end, most_tiles_fp8(j, x.a.n[0], BN));
 }
 
 bool absent_or_bf16(Tensor t) { return !t_has(t) || (t.dtype == BF16 && packs(t)); }

@@ -1,5 +1,7 @@
 /* ops/cuda/grouped_fp8.cuh -- the experts' products of e4m3, and dense ones as those
- * of one expert: tiles as in grouped.cuh, sums as in ops/quant.h.
+ * of one expert: tiles as in grouped.cuh, sums as in ops/quant.h. NT: c = a b' of rows; TN: weight gradients,
+ * whose operands are transposed (ops/quantize_cols.c) and so are multiplied alike, with sums along the
+ * columns of an expert.
  *
  * A stage is 128 along K, one group of scales: its operands take the bytes of a bf16 stage of 64. A consumer
  * warpgroup multiplies its 64 rows by one half of the tile's columns, 128 of them with one scale of b, and
@@ -15,6 +17,7 @@
 #include "ops/cuda/grouped.cuh"
 #include "ops/cuda/hopper_fp8.cuh"
 #include "ops/cuda/product_fp8.h"
+#include "ops/quant.h"
 
 /* Shared memory: stages, four pieces (see grouped.cuh) of each consumer warp, scales of a of 128 rows and of
  * b of two halves of the columns for each stage, barriers, the queue, the segments. TMA reads from 16 bytes
@@ -27,45 +30,66 @@ enum { K8 = 128, HALF = BN / 2, STAGES8 = 3, STRIP_BYTES = 4 * PIECE, OUT8 = STA
 /* shift: columns of b from one half of a tile to the other. */
 typedef struct Fp8Job {
     GroupedJob   g;
-    const float *scale;                         /* of b: (E, blocks of N, blocks of K) */
-    int64_t      scale_expert, scale_row;
+    const float *scale;                         /* of b, with the strides of experts, of blocks of N and K */
+    int64_t      scale_expert, scale_n, scale_k;
     int          shift, blocks;                 /* blocks: of N */
 } Fp8Job;
 
 typedef struct Fp8Maps { CUtensorMap a, b, scale; } Fp8Maps;
 
+/* Where the operands of a tile begin, and its stages: row of a, matrix of b, group of the sum. */
+template <int MODE> struct Fp8Sum {
+    int row, matrix, group, steps;
+
+    __device__ Fp8Sum(const ExpertTile &t, const Fp8Job &j)
+    {
+        bool tn = MODE == GEMM_TN;
+        row    = tn ? t.m : t.first + t.m;
+        matrix = tn ? 0 : t.e;
+        group  = tn ? (int)quant_column(t.first, t.e) / K8 : 0;
+        steps  = tn ? (t.rows + K8 - 1) / K8 : j.g.steps;
+    }
+};
+
+template <int MODE, class End>
+using Fp8Walk = ExpertTileWalk<MODE, End::WIDE, false, MODE != GEMM_TN>;
+
 /* Scales of b for 16 stages: lane l has that of half l / 16 and stage l % 16. */
-__device__ inline float load_scales(const Fp8Job &j, const ExpertTile &t, int step)
+template <int MODE>
+__device__ inline float load_scales(const Fp8Job &j, const ExpertTile &t, const Fp8Sum<MODE> &sum, int step)
 {
     int lane = threadIdx.x % 32, k = step + lane % 16, n = (t.n + lane / 16 * j.shift) / K8;
-    bool some = k < j.g.steps && n < j.blocks;
-    return some ? j.scale[t.e * j.scale_expert + n * j.scale_row + k] : 0.0f;
+    bool some = k < sum.steps && n < j.blocks;
+    return some ? j.scale[sum.matrix * j.scale_expert + n * j.scale_n + (sum.group + k) * j.scale_k] : 0.0f;
 }
 
 /* The producer warp. */
-template <int WIDE>
+template <int MODE, class End>
 __device__ void produce_fp8(const Fp8Maps &maps, const Fp8Job &j, const int *off, uint32_t base)
 {
-    ExpertTileWalk<GEMM_NT, WIDE, false, true> walk(off, j.g);
-    TileDrawer tiles(j.g.drawn, base + QUEUE8);
+    Fp8Walk<MODE, End>  walk(off, j.g);
+    ProducerTiles<MODE> tiles(j.g, base + QUEUE8);
     ExpertTile t;
     int   s = 0, phase = 0, lane = threadIdx.x % 32;
     float scales = 0.0f;
     while (walk.find(tiles.next(), t)) {
-        for (int step = 0; step < j.g.steps; step++) {
+        Fp8Sum<MODE> sum(t, j);
+        for (int step = 0; step < sum.steps; step++) {
             uint32_t full = base + FULL8 + s * 8, at = base + s * STAGE;
-            tiles.stage(step, j.g.steps);
-            if (step % 16 == 0) scales = load_scales(j, t, step);
+            int      k = sum.group + step;
+            tiles.stage(step, sum.steps);
+            if (step % 16 == 0) scales = load_scales(j, t, sum, step);
             float scale = __shfl_sync(~0u, scales, step % 16 + lane % 2 * 16);
             bar_wait(base + EMPTY8 + s * 8, phase ^ 1);
             if (lane < 2) smem_store(base + SCALE_B + s * 8 + lane * 4, __float_as_int(scale));
             __syncwarp();
             if (lane == 0) {
                 bar_expect(full, STAGE + SCALE_ROWS * (int)sizeof(float));
-                tma_load(at, &maps.a, full, step * K8, t.first + t.m);
+                tma_load(at, &maps.a, full, k * K8, sum.row);
                 for (int x = 0; x < 2; x++)
-                    tma_load(at + A_BYTES + x * HALF * 128, &maps.b, full, step * K8, t.n + x * j.shift, t.e);
-                tma_load(base + SCALE_A + s * SCALE_STAGE, &maps.scale, full, (t.first + t.m) & ~3, step);
+                    tma_load(at + A_BYTES + x * HALF * 128, &maps.b, full, k * K8, t.n + x * j.shift,
+                             sum.matrix);
+                tma_load(base + SCALE_A + s * SCALE_STAGE, &maps.scale, full, sum.row & ~3, k);
             }
             __syncwarp();
             if (++s == STAGES8) s = 0, phase ^= 1;
@@ -96,11 +120,12 @@ __device__ inline void clear_sums(float (&sum)[BN / 2])
 }
 
 /* One warp of the two consumer warpgroups. End stores a warp's 16 rows of sums: of a thread, those of the
- * first half of the columns, then of the second. */
-template <class End>
+ * first half of the columns, then of the second. A finished tile is stored during the first product of the
+ * next, or before the next where that has none. */
+template <int MODE, class End>
 __device__ void multiply_tiles_fp8(const Fp8Job &j, const int *off, uint32_t base, const End &end)
 {
-    ExpertTileWalk<GEMM_NT, End::WIDE, false, true> walk(off, j.g);
+    Fp8Walk<MODE, End> walk(off, j.g);
     TileReader tiles(base + QUEUE8);
     int        warp = uniform(threadIdx.x / 32), group = warp / 4, s = 0, phase = 0;
     uint32_t   own_scale = base + SCALE_A + (warp * 16 + threadIdx.x % 32 / 4) * 4;
@@ -110,9 +135,14 @@ __device__ void multiply_tiles_fp8(const Fp8Job &j, const int *off, uint32_t bas
     Releaser<false> release(base + EMPTY8);
 
     while (walk.find(tiles.next(), t)) {
-        bool     active = has_rows<GEMM_NT>(t, group);
-        uint32_t scales = own_scale + ((t.first + t.m) & 3) * 4;
-        for (int step = 0; step < j.g.steps; step++) {
+        Fp8Sum<MODE> place(t, j);
+        bool     active = has_rows<MODE>(t, group);
+        uint32_t scales = own_scale + (place.row & 3) * 4;
+        if (MODE == GEMM_TN && !place.steps) {
+            end.store(sum, out, base + OUT8 + warp * STRIP_BYTES);
+            clear_sums(sum);
+        }
+        for (int step = 0; step < place.steps; step++) {
             uint32_t a = base + s * STAGE + group * CHUNK, b = base + s * STAGE + A_BYTES;
             bar_wait(base + FULL8 + s * 8, phase);
             float upper = smem_float(scales + s * SCALE_STAGE);
@@ -135,24 +165,25 @@ __device__ void multiply_tiles_fp8(const Fp8Job &j, const int *off, uint32_t bas
             }
             if (++s == STAGES8) s = 0, phase ^= 1;
         }
-        int m = t.m + warp * 16;
-        out = Strip{ t.n, t.first + m, 0, t.rows - m };
+        int m = warp * 16;
+        if constexpr (MODE == GEMM_TN) out = end.finish(sum, t, warp);
+        else                           out = Strip{ t.n, place.row + m, 0, t.rows - t.m - m };
     }
     end.store(sum, out, base + OUT8 + warp * STRIP_BYTES);
     if (threadIdx.x % 32 == 0) tma_read_done<0>();
 }
 
-__device__ inline void barriers_fp8(uint32_t base)
+template <int MODE> __device__ inline void barriers_fp8(uint32_t base)
 {
     for (int i = 0; i < STAGES8; i++)
         bar_init(base + FULL8 + i * 8, 1), bar_init(base + EMPTY8 + i * 8, CONSUMERS);
-    tile_queue_init(base + QUEUE8, CONSUMERS);
+    queue_init<MODE>(base + QUEUE8);
     bar_init_done();
 }
 
 namespace {
 
-template <class End>
+template <int MODE, class End>
 __global__ void __launch_bounds__(THREADS, 1)
 fp8_tiles(const __grid_constant__ Fp8Maps maps, const __grid_constant__ Fp8Job j,
           const __grid_constant__ End end)
@@ -161,14 +192,15 @@ fp8_tiles(const __grid_constant__ Fp8Maps maps, const __grid_constant__ Fp8Job j
     uint32_t base = smem_at(smem);
     int     *off  = (int *)(smem + OFFSETS8);
     for (int i = threadIdx.x; i <= j.g.E; i += THREADS) off[i] = j.g.first.at<true>(i);
-    if (threadIdx.x == 0) barriers_fp8(base);
+    if (threadIdx.x == 0) barriers_fp8<MODE>(base);
     __syncthreads();
     if (threadIdx.x < CONSUMERS * 32) {
         regs_more<MORE>();
-        multiply_tiles_fp8(j, off, base, end);
+        multiply_tiles_fp8<MODE>(j, off, base, end);
     } else {
         regs_less<LESS>();
-        if (threadIdx.x / 32 == CONSUMERS) produce_fp8<End::WIDE>(maps, j, off, base);
+        if (threadIdx.x / 32 == CONSUMERS) produce_fp8<MODE, End>(maps, j, off, base);
+        else if (MODE == GEMM_TN && threadIdx.x == (CONSUMERS + 1) * 32) draw_tiles(j.g, base + QUEUE8);
     }
 }
 
@@ -176,13 +208,17 @@ fp8_tiles(const __grid_constant__ Fp8Maps maps, const __grid_constant__ Fp8Job j
 
 /* --- host --- */
 
-template <class End>
+/* most: tiles. */
+template <int MODE, class End>
 static void launch_fp8(Backend *be, const char *what, const Fp8Maps &maps, const Fp8Job &j, const End &end,
-                       int64_t R)
+                       int64_t most)
 {
-    int64_t E = j.g.E, most = (ceil_div(R, BM) + E) * ceil_div(j.g.N, End::WIDE);
-    LAUNCH(be, what, fp8_tiles<End>, min_i64(cuda_compute_sms(be), most), THREADS,
-           OFFSETS8 + (E + 1) * sizeof(int), maps, j, end);
+    LAUNCH(be, what, (fp8_tiles<MODE, End>), min_i64(cuda_compute_sms(be), most), THREADS,
+           OFFSETS8 + ((size_t)j.g.E + 1) * sizeof(int), maps, j, end);
+}
+static inline int64_t most_tiles_fp8(const Fp8Job &j, int64_t R, int64_t wide)
+{
+    return (ceil_div(R, BM) + j.g.E) * ceil_div(j.g.N, wide);
 }
 
 static inline Fp8Job fp8_job(Backend *be, Tensor offsets, Tensor a, Tensor b, Tensor sb)
@@ -191,7 +227,7 @@ static inline Fp8Job fp8_job(Backend *be, Tensor offsets, Tensor a, Tensor b, Te
     j.g.first = { (const int *)offsets.data, t_has(offsets) ? 1 : (int)a.n[0], 1 };
     j.g.E = (int)b.n[0], j.g.N = (int)b.n[1], j.g.steps = (int)ceil_div(a.n[1], K8);
     j.g.drawn = cuda_of(be)->tile_counter;
-    j.scale = (const float *)sb.data, j.scale_expert = sb.s[0], j.scale_row = sb.s[1];
+    j.scale = (const float *)sb.data, j.scale_expert = sb.s[0], j.scale_n = sb.s[1], j.scale_k = 1;
     j.shift = HALF, j.blocks = (int)sb.n[1];
     return j;
 }

@@ -22,13 +22,13 @@ __device__ inline void round_half(uint32_t (&word)[WORDS], const float (&sum)[BN
 }
 
 /* Scales of a strip's 16 rows by the words of 128 columns: of the thread's upper and lower row. */
-__device__ inline void scales_of(QuantScale (&s)[2], const uint32_t (&word)[WORDS], bool pow2)
+__device__ inline void scales_of(QuantScale (&s)[2], const uint32_t (&word)[WORDS])
 {
     uint32_t amax[2] = { };
     #pragma unroll
     for (int i = 0; i < WORDS; i++)
         amax[i % 2] = max(amax[i % 2], max(quant_magnitude(low(word[i])), quant_magnitude(high(word[i]))));
-    for (int i = 0; i < 2; i++) s[i] = quant_scale(lanes_max<4>(amax[i]), pow2);
+    for (int i = 0; i < 2; i++) s[i] = quant_scale(lanes_max<4>(amax[i]), true);
 }
 
 /* Codes of the words into a piece: its rows of 128 bytes are 128 codes. */
@@ -82,7 +82,7 @@ struct SwigluOut {
     const float *gate;
     int64_t      gu_row, h_row, hq_row, hs_row, gate_row;
     int          N;
-    bool         pow2;
+    bool         stores_h;
 
     __device__ float gate_of(const Strip &o, int row) const
     {
@@ -105,8 +105,8 @@ struct SwigluOut {
         float factor[2] = { gate_of(o, row), gate_of(o, row + 8) };
         #pragma unroll
         for (int i = 0; i < WORDS; i++)
-            h[i] = pair_of(swiglu(low(g[i]), low(u[i]), factor[i % 2]),
-                           swiglu(high(g[i]), high(u[i]), factor[i % 2]));
+            h[i] = pair_of(swiglu<bf16>(low(g[i]), low(u[i]), factor[i % 2]),
+                           swiglu<bf16>(high(g[i]), high(u[i]), factor[i % 2]));
     }
     __device__ void store(float (&sum)[BN / 2], const Strip &o, uint32_t strip) const
     {
@@ -117,12 +117,12 @@ struct SwigluOut {
         round_half(g, sum, 0);
         round_half(u, sum, 1);
         activate(act, g, u, o);
-        scales_of(s, act, pow2);
+        scales_of(s, act);
         uint32_t at = pieces.take();
         store_codes(at, act, s);
         send(at, &codes, hq, hq_row, o, 0, N);
         store_scales(hs, hs_row, o, s);
-        store_words(act, &slim, h, h_row, o, pieces);
+        if (stores_h) store_words(act, &slim, h, h_row, o, pieces);
         store_words(g, &wide[0], gu, gu_row, o, pieces);
         store_words(u, &wide[1], gu + N, gu_row, o, pieces);
     }
@@ -134,14 +134,14 @@ bool fast(Tensor gu, Tensor h, Tensor hq, Tensor a, Tensor sa, Tensor w)
            packs(hq) && h.n[1] % QUANT_GROUP == 0;
 }
 
-SwigluOut out_of(Backend *be, Tensor gu, Tensor h, Tensor hq, Tensor hs, Tensor gate, bool pow2)
+SwigluOut out_of(Backend *be, Tensor gu, Tensor h, Tensor hq, Tensor hs, Tensor gate, bool stores_h)
 {
     SwigluOut e = { };
     for (int i = 0; i < 2; i++) e.wide[i] = map_of(be, stack_of(half_of(gu, i)), 16);
     e.slim = map_of(be, stack_of(h), 16), e.codes = map_of(be, stack_of(hq), 16);
     e.gu = (bf16 *)gu.data, e.h = (bf16 *)h.data, e.hq = (uint8_t *)hq.data, e.hs = (float *)hs.data;
     e.gu_row = gu.s[0], e.h_row = h.s[0], e.hq_row = hq.s[0], e.hs_row = hs.s[0];
-    e.gate = (const float *)gate.data, e.gate_row = gate.s[0], e.N = (int)h.n[1], e.pow2 = pow2;
+    e.gate = (const float *)gate.data, e.gate_row = gate.s[0], e.N = (int)h.n[1], e.stores_h = stores_h;
     return e;
 }
 
@@ -151,9 +151,10 @@ bool hopper_swiglu_fp8(Backend *be, const SwigluFp8Call &x)
 {
     if (!fast(x.gu, x.h, x.hq, x.a, x.sa, x.w)) return false;
     Fp8Job    j = fp8_job(be, x.offsets, x.a, x.w, x.sw);
-    SwigluOut end = out_of(be, x.gu, x.h, x.hq, x.hs, x.gate, x.pow2);
+    SwigluOut end = out_of(be, x.gu, x.h, x.hq, x.hs, x.gate, x.stores_h);
     j.g.N = j.shift = (int)x.h.n[1];
     Fp8Maps maps = fp8_maps(be, x.a, x.sa, x.w);
-    if (!be->sticky) launch_fp8(be, "grouped_swiglu_fp8", maps, j, end, x.a.n[0]);  /* else no tensor map */
+    if (!be->sticky)                            /* else there is no tensor map */
+        launch_fp8<GEMM_NT>(be, "grouped_swiglu_fp8", maps, j, end, most_tiles_fp8(j, x.a.n[0], HALF));
     return true;
 }

@@ -101,24 +101,6 @@ __device__ inline void keep(float, uint32_t (&kept)[BN / 4], float (&d)[BN / 2],
 __device__ inline int part_at(bf16, int p)  { return p * 64; }
 __device__ inline int part_at(float, int p) { return BN / 2 + p * 32; }
 
-/* The sum of squares of the strip that a warp has computed, as it is stored; what lies outside c is zero. */
-template <class C>
-__device__ inline void put_squares(const GroupedJob &g, const ExpertTile &t, int warp,
-                                   const float (&d)[BN / 2])
-{
-    static_assert(BM == 8 * SQUARES_ROWS && BN == SQUARES_COLS, "a warp's strip");
-    int   down = (g.M + BM - 1) / BM * 8, across = (g.N + BN - 1) / BN;
-    float sum[4] = { };
-    #pragma unroll
-    for (int i = 0; i < BN / 2; i++) {
-        float x = to_f32(from_f32<C>(d[i]));
-        sum[i % 4] = fmaf(x, x, sum[i % 4]);
-    }
-    float all = warp_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
-    int64_t at = ((int64_t)t.e * down + t.m / SQUARES_ROWS + warp) * across + t.n / BN;
-    if (threadIdx.x % 32 == 0) g.squares[at] = all;
-}
-
 /* One warp of the two consumer warpgroups. The strip of one tile is stored during the first products of the
  * next: otherwise the tensor cores would idle a tenth of the time. DROP: the LoRA term is multiplied first,
  * and dropout applied while the sums hold nothing else. */

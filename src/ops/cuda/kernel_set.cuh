@@ -30,6 +30,7 @@ struct KernelSet {
                     Factor scale);          /* NULL or false: in two passes (cross_entropy.cu) */
     bool (*gemm_fp8)(Backend *be, const char *what, Fp8Call x);         /* NULL or false: gemm_fp8.cu */
     bool (*swiglu_fp8)(Backend *be, const SwigluFp8Call &x);            /* NULL or false: separate ops */
+    bool (*dw_fp8)(Backend *be, const DwFp8Call &x);                    /* NULL or false: grouped_dw_fp8.cu */
 };
 
 /* The least compute capability that this program has kernels for, and that of its tests. */

@@ -22,7 +22,7 @@ template <int MODE>
 __device__ void load(const Maps &maps, const GroupedJob &g, const int *off, uint32_t base)
 {
     ExpertTileWalk<MODE, NARROW> walk(off, g);
-    ProducerTiles<MODE>          tiles(g, base);
+    ProducerTiles<MODE>          tiles(g, base + QUEUE);
     ExpertTile t;
     int  s = 0, phase = 0;
     while (walk.find(tiles.next(), t)) {
@@ -146,14 +146,14 @@ narrow(const __grid_constant__ Maps maps, const __grid_constant__ GroupedJob g, 
     if (threadIdx.x == 0) {
         for (int i = 0; i < DEPTH; i++)
             bar_init(base + READY + i * 8, 1), bar_init(base + FREE + i * 8, CONSUMERS);
-        queue_init<MODE>(base);
+        queue_init<MODE>(base + QUEUE);
         bar_init_done();
     }
     __syncthreads();
     int warp = threadIdx.x / 32;
     if (warp < CONSUMERS)       multiply<MODE, C, DROP>(g, off, base, p, add, dropout_seeded<DROP>(h));
     else if (warp == CONSUMERS) load<MODE>(maps, g, off, base);
-    else if (threadIdx.x == (CONSUMERS + 1) * 32 && MODE == GEMM_TN) draw_tiles(g, base);
+    else if (threadIdx.x == (CONSUMERS + 1) * 32 && MODE == GEMM_TN) draw_tiles(g, base + QUEUE);
 }
 
 /* --- host --- */

@@ -36,7 +36,7 @@ struct Forward {
 
     __device__ static uint32_t gated(uint32_t g, uint32_t u, float gate)
     {
-        return pair_of(swiglu(low(g), low(u), gate), swiglu(high(g), high(u), gate));
+        return pair_of(swiglu<bf16>(low(g), low(u), gate), swiglu<bf16>(high(g), high(u), gate));
     }
     __device__ static void put(const Args &a, const TileJob &g, const Tile &t, const Sums<WIDE> &s, float *)
     {
@@ -66,8 +66,8 @@ struct Backward {
     __device__ static float turn(uint32_t &dh, uint32_t g, uint32_t &u, float gate)
     {
         float dg[2], du[2];
-        float sum = dswiglu(&dg[0], &du[0], low(dh), low(g), low(u), gate);
-        sum += dswiglu(&dg[1], &du[1], high(dh), high(g), high(u), gate);
+        float sum = dswiglu<bf16>(&dg[0], &du[0], low(dh), low(g), low(u), gate);
+        sum += dswiglu<bf16>(&dg[1], &du[1], high(dh), high(g), high(u), gate);
         dh = pair_of(dg[0], dg[1]), u = pair_of(du[0], du[1]);
         return sum;
     }

@@ -9,6 +9,15 @@
 typedef struct Fp8Call { Tensor c, a, sa, b, sb, offsets, bias, res; } Fp8Call;
 
 /* grouped_swiglu_fp8. */
-typedef struct SwigluFp8Call { Tensor gu, h, hq, hs, a, sa, w, sw, offsets, gate; bool pow2; } SwigluFp8Call;
+typedef struct SwigluFp8Call {
+    Tensor gu, h, hq, hs, a, sa, w, sw, offsets, gate;
+    bool   stores_h;
+} SwigluFp8Call;
+
+/* The squares of grouped_dw_fp8, from c as it is stored. */
+void dw_fp8_squares(Backend *be, Tensor squares, Tensor c);
+
+/* grouped_dw_fp8. The fast kernels take rows of codes and of c on 16 bytes. */
+typedef struct DwFp8Call { Tensor c, squares; ColumnCodes a, b; Tensor offsets; bool add; } DwFp8Call;
 
 #endif

@@ -30,4 +30,12 @@ template <int LANES> __device__ inline uint32_t lanes_max(uint32_t x)
     return x;
 }
 
+/* The sum over the same. */
+template <int LANES> __device__ inline float lanes_sum(float x)
+{
+    #pragma unroll
+    for (int o = LANES / 2; o; o >>= 1) x += __shfl_xor_sync(~0u, x, o);
+    return x;
+}
+
 #endif

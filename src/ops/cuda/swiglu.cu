@@ -43,7 +43,7 @@ template <class T, int N> static __global__ void __launch_bounds__(32 * WARPS, 3
 #pragma unroll
             for (int i = 0; i < E; i++) {
                 float x = to_f32(gk[k].v[i]);
-                v[i] = swiglu(x, to_f32(uk[k].v[i]), gate);
+                v[i] = swiglu<T>(x, to_f32(uk[k].v[i]), gate);
             }
             pack_store(h + p * E, pack_of<T>(v));
         }
@@ -57,8 +57,8 @@ static __global__ void __launch_bounds__(32 * WARPS) forward_any(Forward a)
     int64_t gu = view_row(a.gu, r), h = view_row(a.h, r);
     float   gate = a.gate ? a.gate[r * a.gate_stride] : 1.0f;
     for (int64_t i = threadIdx.x & 31; i < a.F; i += 32) {
-        float x = view_get(a.gu, gu + i);
-        view_put(a.h, h + i, swiglu(x, view_get(a.gu, gu + a.F + i), gate));
+        float g = view_get(a.gu, gu + i), u = view_get(a.gu, gu + a.F + i);
+        view_put(a.h, h + i, a.gu.f32 ? swiglu<float>(g, u, gate) : swiglu<bf16>(g, u, gate));
     }
 }
 
@@ -148,8 +148,8 @@ static __global__ void __launch_bounds__(32 * WARPS, 2) backward_packs(Backward 
             if (p < packs) {
 #pragma unroll
                 for (int i = 0; i < E; i++)
-                    sum += dswiglu(&vg[i], &vu[i], to_f32(dk[k].v[i]), to_f32(gk[k].v[i]),
-                                   to_f32(uk[k].v[i]), gate);
+                    sum += dswiglu<T>(&vg[i], &vu[i], to_f32(dk[k].v[i]), to_f32(gk[k].v[i]),
+                                      to_f32(uk[k].v[i]), gate);
             }
             Pack<T> both[2] = { pack_of<T>(vg), pack_of<T>(vu) };
             if (p < packs) pack_store(dg + p * E, both[0]), pack_store(du + p * E, both[1]);
@@ -168,7 +168,8 @@ static __global__ void __launch_bounds__(32 * WARPS) backward_any(Backward a)
     float   gate = a.gate ? a.gate[r * a.gate_stride] : 1.0f, sum = 0.0f, dg, du;
     for (int64_t i = threadIdx.x & 31; i < a.F; i += 32) {
         float g = view_get(a.gu, gu + i), u = view_get(a.gu, gu + a.F + i);
-        sum += dswiglu(&dg, &du, view_get(a.dh, dh + i), g, u, gate);
+        float d = view_get(a.dh, dh + i);
+        sum += a.gu.f32 ? dswiglu<float>(&dg, &du, d, g, u, gate) : dswiglu<bf16>(&dg, &du, d, g, u, gate);
         view_put(a.dgu, dgu + i, dg);
         view_put(a.dgu, dgu + a.F + i, du);
     }
