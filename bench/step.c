@@ -18,6 +18,7 @@
 #include "cli/command.h"
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/rng.h"
 #include "model/family.h"
 #include "model/presets.h"
@@ -373,15 +374,24 @@ static Status read_lora(StepBench *b)
     return OK;
 }
 
-/* "default": those that train.fp8_products has where a recipe lists none. */
+/* Those that train.fp8_products has where a recipe lists none. */
+static Status default_fp8(StepBench *b)
+{
+    Config c;
+    config_default(&c);
+    Status st = precision_set(&b->precision, PREC_FP8, c.train.fp8_products.item, c.train.fp8_products.n);
+    config_close(&c);
+    return st;
+}
+
 static Status read_fp8(StepBench *b)
 {
     char        text[256], *rest = NULL;
     const char *word[16];
     int         n = 0;
     if (!b->fp8) return OK;
-    snprintf(text, sizeof text, "%s",
-             strcmp(b->fp8, "default") ? b->fp8 : "experts,experts_dw,attention,mlp,mergers");
+    if (!strcmp(b->fp8, "default")) return default_fp8(b);
+    snprintf(text, sizeof text, "%s", b->fp8);
     for (char *w = strtok_r(text, ",", &rest); w && n < 16; w = strtok_r(NULL, ",", &rest)) word[n++] = w;
     return precision_set(&b->precision, PREC_FP8, word, n);
 }

@@ -138,7 +138,7 @@ static Status slice_str(Jinja *j, Value o, int64_t from, int64_t to, int64_t ste
 
 Status get_slice(Jinja *j, Value o, const Value bound[3], Value *out)
 {
-    int64_t n, from, to, step;
+    int64_t n = 0, from = 0, to = 0, step = 1;
     Value  *item;
     size_t  k = 0;
     if (o.kind == V_UNDEFINED) return fail_undefined(o);

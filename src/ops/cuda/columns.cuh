@@ -110,12 +110,7 @@ __device__ inline void store_slice(const Columns &z, const uint32_t *code, int64
 {
     int lane = threadIdx.x % 32, n = lane % 8 * 16, k = lane / 8 * 4;
     uint32_t v[4][4];
-    #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        #pragma unroll
-        for (int j = 0; j < 4; j++) v[i][j] = code[slice_at(n + i * 4 + j, k / 4)];
-        transpose4(v[i]);
-    }
+    read_columns(v, code, n, [&](int row) { return slice_at(row, k / 4); });
     #pragma unroll
     for (int j = 0; j < 4; j++) {
         uint8_t *to = at<uint8_t>(z.q, 0, from + k + j) + column + n;

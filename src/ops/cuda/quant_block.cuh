@@ -75,18 +75,26 @@ __device__ inline void transpose4(uint32_t (&v)[4])
     v[2] = __byte_perm(c, d, 0x5410), v[3] = __byte_perm(c, d, 0x7632);
 }
 
+/* Words of 16 rows from `row` on become columns: word i of column j has rows 4 i .. + 3. place: where the
+ * word of a row is. */
+template <class Place>
+__device__ inline void read_columns(uint32_t (&v)[4][4], const uint32_t *code, int row, Place place)
+{
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        #pragma unroll
+        for (int j = 0; j < 4; j++) v[i][j] = code[place(row + i * 4 + j)];
+        transpose4(v[i]);
+    }
+}
+
 /* A thread stores 16 codes each of four rows of qt. */
 __device__ inline void store_transposed(Matrices qt, const uint32_t *code, const Where &w)
 {
     int n = threadIdx.x % 8 * 16, k = threadIdx.x / 8 * 4;
     uint32_t v[4][4];
     if (n >= w.rows || k >= w.cols) return;
-    #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        #pragma unroll
-        for (int j = 0; j < 4; j++) v[i][j] = code[code_at(n + i * 4 + j, k / 4)];
-        transpose4(v[i]);
-    }
+    read_columns(v, code, n, [&](int row) { return code_at(row, k / 4); });
     #pragma unroll
     for (int j = 0; j < 4; j++) {
         uint8_t *to = at<uint8_t>(qt, w.e, w.k + k + j) + w.n + n;
