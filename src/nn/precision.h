@@ -20,7 +20,7 @@ typedef enum {
 typedef struct ProductPrecision { Precision format; bool coded[SITES][PRODUCT_KINDS]; } ProductPrecision;
 
 /* The sites that the words name compute in codes what the table says. An unknown word is refused, and one of
- * weight gradients without that of the other products. */
+ * weight gradients without that of the other products; in formats that have none it adds nothing. */
 MUST Status precision_set(ProductPrecision *p, Precision format, const char *const *words, int n);
 bool        precision_any(const ProductPrecision *p);
 /* Products in the 8 bits of ops/quant.h, whose weights may be kept in codes. */

@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) cols_by_tiles(Columns z, Rows
     for (int i = threadIdx.x; i <= x.E; i += TILE_THREADS) s.offsets[i] = x.offsets[i];
     __syncthreads();
     Eight    v[EIGHTS];
-    Sources now, next;
-    TilePair    p(x, s.offsets, blockIdx.x);
+    Sources  now, next;
+    TilePair p(x, s.offsets, blockIdx.x);
     now.find(x, p);
     now.load(v, x, p.from, z.K);
     #pragma unroll 1

@@ -20,7 +20,7 @@ struct Bf16Rows {
 
 struct BackwardCols {
     RowView      gu;                            /* for h_by_elements */
-    Bf16Rows       in, grad, out;                 /* gu, dh and dgu, for the fast kernel */
+    Bf16Rows     in, grad, out;                 /* gu, dh and dgu, for the fast kernel */
     Columns      dgu_cols, h_cols;
     Matrices     q;                             /* codes of dgu by rows, and their scales (groups, R) */
     float       *scale, *dgate;
@@ -76,7 +76,7 @@ __device__ inline void store_row_codes(const BackwardCols &a, const Eight &v, in
 /* Rows first .. + BATCH - 1 of those that a thread reads of the tile from column `from` on. */
 struct Batch {
     int   from, first;
-    Eight  g[BATCH], u[BATCH], d[BATCH];
+    Eight g[BATCH], u[BATCH], d[BATCH];
     float gate[BATCH];
 
     __device__ void load(const BackwardCols &a, const ColumnGroup &n)
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) backward_cols(BackwardCols a)
         for (int side = 0; side < OPERANDS; side++) {
             const Columns &z = side == H ? a.h_cols : a.dgu_cols;
             int            first = side == DU ? a.F + from : from;
-            Eight           own[EIGHTS];
+            Eight          own[EIGHTS];
             if (!z.q.p) continue;
             s.operand[side].read(own);
             store_columns(s.operand[side].codes(), s.part[side], z, own, blockIdx.x, first, true);
